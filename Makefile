@@ -1,0 +1,74 @@
+# Everything runs in .venv, made on first use from the exact versions in constraints.txt.
+# Override the interpreter with `make test PYTHON=/path/to/python3.11`.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PINNED := pyproject.toml constraints.txt
+INSTALL := $(PIP) install --constraint constraints.txt
+# Our own package is built by the pinned hatchling of the environment, not by whatever is newest today.
+INSTALL_SELF := $(INSTALL) --no-build-isolation --editable
+CHECKED := src tests benchmarks docs examples
+
+DEMO_OUTPUT ?= demo-output
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test bench lint docs clean distclean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/.made: $(PINNED)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer not found; install it or give PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lrpca needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0])'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(INSTALL) hatchling editables
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made
+	$(INSTALL_SELF) ".[cli,plot]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(INSTALL_SELF) ".[cli,plot,dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.demo
+	$(INSTALL_SELF) ".[cli,plot,bench,learn]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.demo
+	$(INSTALL_SELF) ".[docs]"
+	@touch $@
+
+venv: $(VENV)/.dev ## Make .venv with all that developing needs
+
+demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a page to demo-output/
+	$(BIN)/lrpca demo -o $(DEMO_OUTPUT)
+
+test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json
+	$(BIN)/python benchmarks/run.py
+
+lint: $(VENV)/.dev ## Lint, formatting, types, spelling
+	$(BIN)/ruff check $(wildcard $(CHECKED))
+	$(BIN)/ruff format --check $(wildcard $(CHECKED))
+	$(BIN)/mypy
+	$(BIN)/codespell $(wildcard $(CHECKED) *.md)
+
+docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its examples
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean: ## Remove what was built, keep .venv
+	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md \
+	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## Remove .venv too
+	rm -rf $(VENV)

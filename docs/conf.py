@@ -1,0 +1,74 @@
+"""Sphinx configuration: numpydoc API pages, MyST prose, a gallery that runs when the site is built."""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx_gallery.sorting import ExplicitOrder
+
+import lrpca
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from make_benchmarks_page import write_page  # noqa: E402  (found through the line above)
+
+project = "lrpca"
+author = "The lrpca developers"
+project_copyright = "2026, The lrpca developers"
+version = release = lrpca.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "sg_execution_times.rst"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+nitpicky = False
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": ExplicitOrder(
+        ["plot_corrupted_matrix.py", "plot_missing_entries.py", "plot_schedules.py"]
+    ),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "write_computation_times": False,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "lrpca"
+html_show_sourcelink = False
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+
+
+def _make_benchmarks_page(app: Sphinx) -> None:
+    write_page(HERE.parent / "benchmarks" / "results", HERE / "benchmarks.md")
+
+
+def setup(app: Sphinx) -> None:
+    """Make the benchmarks page before Sphinx looks for its sources."""
+    app.connect("builder-inited", _make_benchmarks_page)

@@ -1,0 +1,78 @@
+"""Writing files so that a reader sees the old content or the new, never a part of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Hand out a temporary path beside ``path`` and rename it to ``path`` on success.
+
+    The temporary name keeps the ending of ``path``, for writers that look at it or add their own. If the
+    block raises (an interrupt included), what was written is removed and ``path`` stays as it was. A symbolic
+    link is followed: the file it points to is replaced. The block may also make a directory under the
+    temporary name; then nothing may exist at ``path``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Where the finished file belongs. Its folder must exist.
+
+    Yields
+    ------
+    pathlib.Path
+        A path in the same folder at which nothing exists yet.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder of ``path`` does not exist.
+    FileExistsError
+        ``path`` is a device, a pipe or a socket, which a rename would destroy.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from lrpca.atomic import replacing
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with replacing(folder / "note.txt") as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> [file.name for file in folder.iterdir()], (folder / "note.txt").read_text()
+    (['note.txt'], 'whole')
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"path={os.fspath(path)!r} is in a folder that does not exist; make {str(target.parent)!r} first"
+        )
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise FileExistsError(f"path={os.fspath(path)!r} is neither a file nor a folder; choose another name")
+    # Not tempfile.mkstemp: its files are private to the owner, and the rename would keep that.
+    temporary = target.with_name(f".{target.stem[:40]}.{secrets.token_hex(6)}{target.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove the file or the directory at ``path``, if there is one.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        What to remove; a symbolic link is removed itself, not what it points to.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

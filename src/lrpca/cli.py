@@ -1,0 +1,359 @@
+"""The command ``lrpca``: thin commands over the library, with exit codes for scripts."""
+
+import enum
+import json
+import signal
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+if TYPE_CHECKING:
+    import typer
+    from rich.console import RenderableType
+
+    from lrpca.decomposition import State
+    from lrpca.schedule import Schedule
+
+# The published models, trained at this size: their files do not say it.
+PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5
+LIVE_ROWS = 12
+INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet"
+OUTPUTS = "OUT.npz, OUT.mat, or else a folder OUT/ of .npy files."
+SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
+EXIT_CODES = """
+Exit codes:
+0    done and converged.
+1    unexpected failure.
+2    wrong usage, or an extra is not installed.
+3    the input cannot be read or is refused.
+4    done and written, but not converged.
+5    the output cannot be written.
+130  interrupted by Ctrl-C (143: by SIGTERM), nothing half-written.
+"""
+
+
+class ExitCode(enum.IntEnum):
+    """What the exit status of ``lrpca`` means."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    INPUT = 3
+    NOT_CONVERGED = 4
+    OUTPUT = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the program's name; ``sys.argv[1:]`` if not given.
+
+    Returns
+    -------
+    int
+        The exit code, see :class:`ExitCode`.
+    """
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError:
+        print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
+        return ExitCode.USAGE
+    try:
+        _application()(args=arguments, prog_name="lrpca")
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else ExitCode.DONE
+    return ExitCode.DONE
+
+
+def _application() -> "typer.Typer":
+    """Build the application with all commands."""
+    import typer
+
+    from lrpca import __version__
+
+    app = typer.Typer(
+        help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
+        epilog=EXIT_CODES,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"lrpca {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
+
+    _add_decompose(app)
+    _add_demo(app)
+    return app
+
+
+def _add_decompose(app: "typer.Typer") -> None:
+    import typer
+
+    option = typer.Option
+
+    @app.command(epilog=EXIT_CODES)
+    def decompose(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help=f"The matrix: {INPUTS}. NaN is missing.")],
+        output: Annotated[Path, option("--output", "-o", metavar="OUT", help=OUTPUTS)],
+        rank: Annotated[int, option("--rank", "-r", min=1, metavar="N", help="Rank of the low-rank part.")],
+        sparse: Annotated[bool, option("--sparse", help="Write S, the outliers, as a full matrix.")] = False,
+        low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
+        key: Annotated[str | None, option(metavar="NAME", help="Which array of a .npz or .mat file.")] = None,
+        schedule: Annotated[str | None, option(metavar="NAME", help=SCHEDULES)] = None,
+        tol: Annotated[float | None, option(min=0.0, metavar="X", help="Relative change at which to stop.")] = None,
+        max_iter: Annotated[int | None, option(min=1, metavar="N", help="Most iterations.")] = None,
+        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the random start.")] = 0,
+        force: Annotated[bool, option("--force", "-f", help="Replace a result that exists.")] = False,
+        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+        as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
+    ) -> None:
+        """Split the matrix in FILE into L Rᵀ of the given rank and sparse outliers S."""
+        import lrpca
+        from lrpca import files
+
+        with _short_messages():
+            with _exit_with(ExitCode.OUTPUT):
+                files.check_writable(output, overwrite=force, source=file)
+            with _exit_with(ExitCode.INPUT):
+                Y = files.read_matrix(file, key=key)
+                learned = _load_schedule(schedule)
+            with _exit_with(ExitCode.OUTPUT):
+                files.check_room(output, Y, sparse + low_rank)
+            solve = partial(lrpca.decompose, Y, rank, tol=tol, max_iter=max_iter, random_state=seed)
+            began = time.perf_counter()
+            with _exit_with(ExitCode.INPUT), _progress(quiet) as show:
+                d = solve(schedule=learned, callback=show)
+            total = {"total_seconds": time.perf_counter() - began}
+            with _exit_with(ExitCode.OUTPUT):
+                written = files.write_result(d, output, sparse=sparse, low_rank=low_rank)
+            summary = {"input": str(file), "shape": Y.shape, "dtype": str(Y.dtype)} | files.summarize(d) | total
+            _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
+            raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
+
+
+def _add_demo(app: "typer.Typer") -> None:
+    import typer
+
+    @app.command(epilog=EXIT_CODES)
+    def demo(
+        output: Annotated[
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the pictures and the page.")
+        ] = Path("lrpca-demo"),
+    ) -> None:
+        """Separate a rendered street scene into background and what moves, and measure how well."""
+        with _short_messages(), _exit_with(ExitCode.OUTPUT):
+            from lrpca.demo import run
+
+            with _stages() as say:
+                result = run(output, progress=say)
+            _print_table(
+                {
+                    "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",
+                    "background error": f"{result.background_error:.2%}",
+                    "foreground": f"F-measure {result.f_measure:.3f} "
+                    f"(precision {result.precision:.3f}, recall {result.recall:.3f})",
+                    "time": f"{result.seconds:.3g} s (and {result.compile_seconds:.3g} s to load or compile)",
+                    "reads of Y": f"{result.n_reads:.3g}, {result.n_iter} iterations",
+                    "converged": f"{'yes' if result.converged else 'no'} ({result.reason})",
+                    "page": str(result.page),
+                }
+            )
+            raise typer.Exit(ExitCode.DONE if result.converged else ExitCode.NOT_CONVERGED)
+
+
+def _load_schedule(name: str | None) -> "Schedule | None":
+    """Return the schedule shipped under a name, saved as JSON, or published as .mat."""
+    import lrpca
+
+    if name is None:
+        return None
+    if name.lower().endswith(".mat"):
+        return lrpca.Schedule.from_mat(name, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+    return lrpca.Schedule.load(name)
+
+
+@contextmanager
+def _exit_with(code: ExitCode) -> Iterator[None]:
+    """Turn what can be foreseen to go wrong into one line on stderr and an exit code."""
+    import typer
+
+    try:
+        yield
+    except ImportError as error:
+        message, code = str(error), ExitCode.USAGE
+    except MemoryError as error:
+        message, code = (
+            f"out of memory ({error or 'no details'}); leave the full matrices out",
+            ExitCode.FAILED,
+        )
+    except OSError as error:  # of the system, unlike ours, which have no number
+        message = f"{error.filename!r} failed ({error.strerror}); choose another" if error.errno else str(error)
+    except ValueError as error:
+        message = str(error)
+    else:
+        return
+    typer.echo(f"lrpca: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _short_messages() -> Iterator[None]:
+    """Show warnings as one line, and end quietly on Ctrl-C and on SIGTERM."""
+    import typer
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        typer.echo(f"lrpca: warning: {message}", err=True)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise typer.Exit(ExitCode.TERMINATED)  # unwinds, so that temporary files are removed
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
+    except KeyboardInterrupt:
+        typer.echo("lrpca: interrupted, nothing was written", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator["Callable[[State], None] | None"]:
+    """Hand out a callback that shows each iteration: live on a terminal, otherwise one line each."""
+    import typer
+    from rich.console import Console
+    from rich.live import Live
+
+    if quiet:
+        yield None
+    elif not sys.stderr.isatty():
+        yield lambda state: typer.echo("  ".join(f"{k} {v}" for k, v in _cells(state).items()), err=True)
+    else:
+        shown: deque[dict[str, str]] = deque(maxlen=LIVE_ROWS)
+        with Live(_live_table(shown), console=Console(stderr=True), transient=True) as live:
+
+            def show(state: "State") -> None:
+                shown.append(_cells(state))
+                live.update(_live_table(shown))
+
+            yield show
+
+
+@contextmanager
+def _stages() -> Iterator["Callable[[str], None]"]:
+    """Hand out a function that shows what is being done: live on a terminal, otherwise one line each."""
+    import typer
+    from rich.console import Console
+
+    if sys.stderr.isatty():
+        with Console(stderr=True).status("starting") as status:
+            yield status.update
+    else:
+        yield partial(typer.echo, err=True)
+
+
+def _cells(state: "State") -> dict[str, str]:
+    """Return the numbers of an iteration as text."""
+    return {
+        "iteration": f"{state.iteration:>3}",
+        "threshold": _text(state.threshold, ".3g"),
+        "change": _text(state.change, ".1e"),
+        "kept": _text(state.kept, ".1%"),
+        "seconds": _text(state.seconds, ".3f"),
+    }
+
+
+def _text(value: float | None, form: str) -> str:
+    """Return a number as text, a dash for one that is not known."""
+    return "-" if value is None else format(value, form)
+
+
+def _live_table(rows: Iterable[dict[str, str]]) -> "RenderableType":
+    """Return the last iterations as a table, under a sign of life."""
+    from rich.console import Group
+    from rich.spinner import Spinner
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2))
+    for name in ("iteration", "threshold", "change", "kept", "seconds"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row.values())
+    waiting = Spinner("dots", "solving (on its first use the library is compiled, which takes a while)")
+    return Group(Spinner("dots", "solving"), table) if table.row_count else waiting
+
+
+def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
+    """Print the summary on stdout, and on stderr why the iteration stopped if it did not converge."""
+    import typer
+
+    if as_json:
+        typer.echo(json.dumps(summary, allow_nan=False))
+    elif not quiet:
+        threshold = summary["outlier_threshold"]
+        varying = isinstance(threshold, list)
+        _print_table(
+            {
+                "input": f"{summary['input']} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']})",
+                "method": f"{summary['method']}, rank {summary['rank']}",
+                "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} reads of Y",
+                "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",
+                "noise level": _text(summary["noise_level"], ".3g"),
+                "outliers": f"{_text(summary['outlier_fraction'], '.2%')} of the entries, "
+                f"beyond {'thresholds that vary' if varying else _text(threshold, '.3g')}",
+                "time": f"{summary['total_seconds']:.2f} s, {summary['seconds']:.2f} s of it in the iterations",
+                "written": "\n".join(summary["output"]),
+            }
+        )
+    if not summary["converged"]:
+        typer.echo(f"lrpca: not converged ({summary['reason']}); the result is written", err=True)
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    """Print names and values on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    # A file or a pipe has no width: paths stay in one piece.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)

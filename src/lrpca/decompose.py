@@ -1,0 +1,279 @@
+"""The one verb: split a matrix into low rank plus sparse."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lrpca.decomposition import Decomposition, State
+from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
+from lrpca.schedule import Schedule
+from lrpca.schedule import default as default_schedule
+
+METHODS = ("lrpca",)
+_PLANNED = (
+    "scaledgd",
+    "gd",
+    "altproj",
+    "accaltproj",
+    "pcp",
+    "stable_pcp",
+    "ircur",
+    "pgrmc",
+    "godec",
+    "grassmann",
+    "sampled",
+    "auto",
+)
+_OPTIONS = ("power_steps", "sample_size")
+# The paper's stopping value for absolute schedules.
+_ABSOLUTE_TOL = 1e-4
+# Relative change of X at which the default stops: where float32 rounding begins to show, a hundred times lower else.
+_ADAPTIVE_TOL = {"single": 5e-7, "double": 1e-8}
+
+
+def decompose(
+    Y: Any,
+    rank: Any = None,
+    *,
+    method: str = "lrpca",
+    schedule: Schedule | str | Path | None = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    random_state: int | np.random.Generator | None = None,
+    callback: Callable[[State], object] | None = None,
+    mask: Any = None,
+    start: tuple[Any, Any] | None = None,
+    row_weight: Any = None,
+    options: dict[str, Any] | None = None,
+) -> Decomposition:
+    """Split Y into a low-rank part L Rᵀ and sparse outliers S.
+
+    Finds L (n1, r) and R (n2, r) such that ``Y - L Rᵀ`` is small but for a minority of entries of any size.
+
+    Parameters
+    ----------
+    Y : array-like (n1, n2)
+        NumPy array or memmap of any numeric type and order, masked array, numeric pandas or polars frame, scipy
+        sparse matrix (by densified blocks of rows; absent entries are zeros). Rows are samples or frames. NaN is
+        missing. Y is read in place and never changed.
+    rank : int
+        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few.
+    method : {"lrpca"}
+        The solver.
+    schedule : Schedule, str or Path, optional
+        The numbers that steer the iteration: a `Schedule`, the name of a shipped one, or the path of a JSON file. The
+        default adapts to scale, shape, noise and outlier fraction by itself.
+    tol : float, optional
+        Adaptive schedules stop when ``‖X_k - X_{k-1}‖ / ‖X_k‖ <= tol`` (5e-7 for single precision, 1e-8 else), absolute
+        ones when ``‖Y - X - S‖ / ‖Y‖ < tol`` (1e-4). 0 runs to `max_iter`.
+    max_iter : int, optional
+        Most iterations; 100 unless given.
+    random_state : int or numpy Generator, optional
+        Seed of the test matrix and of the sampled entries; 0 unless given, so the result is reproducible.
+    callback : callable, optional
+        Called with a `State` after every iteration; returning True stops.
+    mask : array-like of bool, optional
+        True where observed; shape of Y, (n1, 1) or (1, n2).
+    start : (L, R), optional
+        Factors to start from, instead of the spectral initialisation.
+    row_weight : array-like (n1,), optional
+        Weights of the rows, not negative: a row of weight 2 counts like two equal rows.
+    options : dict, optional
+        The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
+        the entries that thresholds are read from.
+
+    Returns
+    -------
+    Decomposition
+
+    Warns
+    -----
+    ConvergenceWarning
+        The iteration stopped short of its tolerance; `Decomposition.reason` says why.
+    DiagnosisWarning
+        The result looks odd: no outliers at all, nothing but outliers, rows or columns without influence.
+
+    References
+    ----------
+    .. [1] H. Cai, J. Liu, W. Yin, "Learned Robust PCA: A Scalable Deep Unfolding Approach for High-Dimensional Outlier
+       Detection", NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np, lrpca
+    >>> problem = lrpca.testing.planted((200, 150), rank=3, outlier_fraction=0.1, random_state=0)
+    >>> d = lrpca.decompose(problem.Y, rank=3)
+    >>> d.converged, bool(np.linalg.norm(d.low_rank - problem.X) < 1e-6 * np.linalg.norm(problem.X))
+    (True, True)
+    """
+    from lrpca.matrices.accept import accept
+    from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
+    from lrpca.results import assemble
+    from lrpca.solvers.lrpca import DEFAULT_MAX_ITER, solve
+
+    _check_method(method)
+    known = _check_options(options)
+    matrix = accept(Y, mask)
+    rank = _check_rank(rank, matrix.shape)
+    weight = _check_weight(row_weight, matrix.shape[0])
+    chosen = _resolve_schedule(schedule).scaled_to(matrix.shape, rank)
+    tolerance = _check_tol(tol, chosen, matrix.arithmetic)
+    limit = _check_max_iter(max_iter, DEFAULT_MAX_ITER)
+    rng = _generator(random_state)
+    sample = draw_sample(matrix, rng, size=known.get("sample_size", SAMPLE_SIZE), row_weight=weight)
+    matrix.widen_if_extreme(sample.values)
+    outcome = solve(
+        matrix,
+        rank,
+        chosen,
+        sample,
+        tol=tolerance,
+        max_iter=limit,
+        rng=rng,
+        callback=callback,
+        start=_check_start(start, matrix.shape, rank),
+        row_weight=weight,
+        power_steps=known.get("power_steps"),
+    )
+    result = assemble(matrix, outcome, sample, method)
+    _warn(result, tolerance, chosen, tol, max_iter)
+    return result
+
+
+def _check_method(method: str) -> None:
+    if method in METHODS:
+        return
+    if method in _PLANNED:
+        raise NotImplementedError(f"method={method!r} is not available yet; use one of {', '.join(METHODS)}")
+    raise ValueError(f"method={method!r} is unknown; use one of {', '.join(METHODS)}")
+
+
+def _check_options(options: dict[str, Any] | None) -> dict[str, int]:
+    known: dict[str, int] = {}
+    for name, value in (options or {}).items():
+        if name not in _OPTIONS:
+            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; known: {', '.join(_OPTIONS)}")
+        if not _is_integer(value) or value < 0 or (name == "sample_size" and value < 100):
+            least = 100 if name == "sample_size" else 0
+            raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
+        known[name] = int(value)
+    return known
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+
+
+def _check_rank(rank: Any, shape: tuple[int, int]) -> int:
+    if rank is None or (isinstance(rank, str) and rank == "auto"):
+        raise NotImplementedError(f"rank={rank!r}: choosing the rank is not available yet; give an integer, e.g. 5")
+    if not _is_integer(rank):
+        raise ValueError(f"rank={rank!r} is not an integer; give one from 1 to {min(shape)}")
+    if not 1 <= rank <= min(shape):
+        raise ValueError(f"rank={rank} is not between 1 and min(Y.shape)={min(shape)}; choose one in that range")
+    return int(rank)
+
+
+def _check_weight(weight: Any, rows: int) -> Any:
+    if weight is None:
+        return None
+    weight = np.asarray(weight)
+    if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
+        raise ValueError(
+            f"row_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
+        )
+    weight = weight.astype(np.float64)
+    if not np.isfinite(weight).all() or weight.min() < 0 or weight.max() == 0:
+        raise ValueError("row_weight must be finite, not negative and not all zero; drop rows that should not count")
+    return weight / weight.mean()
+
+
+def _resolve_schedule(schedule: Any) -> Schedule:
+    if schedule is None:
+        return default_schedule()
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, str | Path):
+        return Schedule.load(schedule)
+    raise TypeError(f"schedule={type(schedule).__name__} is not a Schedule, a name or a path; see lrpca.Schedule")
+
+
+def _check_tol(tol: Any, schedule: Schedule, arithmetic: Any) -> float:
+    if tol is None:
+        if schedule.kind == "absolute":
+            return _ABSOLUTE_TOL
+        return _ADAPTIVE_TOL["single" if arithmetic in (np.float32, np.complex64) else "double"]
+    if isinstance(tol, bool) or not isinstance(tol, numbers.Real) or not 0 <= float(tol) < 1:
+        raise ValueError(f"tol={tol!r} is not a number from 0 to below 1; 0 runs to max_iter")
+    return float(tol)
+
+
+def _check_max_iter(max_iter: Any, default: int) -> int:
+    if max_iter is None:
+        return default
+    if not _is_integer(max_iter) or max_iter < 1:
+        raise ValueError(f"max_iter={max_iter!r} is not a positive integer; {default} is the default")
+    return int(max_iter)
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    if random_state is None:
+        return np.random.default_rng(0)
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31))
+    if _is_integer(random_state) and random_state >= 0:
+        return np.random.default_rng(int(random_state))
+    raise ValueError(f"random_state={random_state!r} is not a non-negative integer or a Generator; e.g. 0")
+
+
+def _check_start(start: Any, shape: tuple[int, int], rank: int) -> Any:
+    if start is None:
+        return None
+    try:
+        L, R = (np.asarray(factor) for factor in start)
+    except (TypeError, ValueError):
+        raise ValueError("start is not a pair (L, R) of arrays; pass e.g. (d.L, d.R)") from None
+    expected = ((shape[0], rank), (shape[1], rank))
+    if (L.shape, R.shape) != expected:
+        raise ValueError(f"start of shapes {L.shape}, {R.shape} does not fit; expected {expected[0]}, {expected[1]}")
+    wide = np.complex128 if "c" in (L.dtype.kind, R.dtype.kind) else np.float64
+    L, R = L.astype(wide), R.astype(wide)
+    if not (np.isfinite(L).all() and np.isfinite(R).all()):
+        raise ValueError("start contains NaN or inf; pass finite factors")
+    if not L.any() or not R.any():
+        raise ValueError("start is all zero, which the iteration cannot leave; omit start for the spectral one")
+    return L, R
+
+
+_ADVICE = {
+    "max_iter": "raise max_iter, or check the rank",
+    "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
+    "stalled": "the rank may be too small, or more than half of some rows may be outliers; try a larger rank",
+    "runaway": "the thresholds shrank faster than the error, so S took in everything; use the default schedule, or one "
+    "made for this scale, rank and outlier fraction",
+}
+
+
+def _warn(result: Decomposition, tolerance: float, schedule: Schedule, tol: Any, max_iter: Any) -> None:
+    reason = result.reason
+    accepted = tolerance == 0 or (max_iter is not None and schedule.tail is None and reason != "runaway")
+    if reason in _ADVICE and not accepted:
+        last = result.history[-1] if result.history else None
+        measure = "residual" if schedule.kind == "absolute" else "change"
+        reached = getattr(last, measure, None)
+        numbers_ = "" if reached is None else f" ({measure} {reached:.1e}, asked for {tolerance:.1e})"
+        warnings.warn(
+            f"not converged: {reason} after {result.n_iter} iterations{numbers_}; {_ADVICE[reason]}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    for message in result.diagnosis.messages:
+        warnings.warn(message, DiagnosisWarning, stacklevel=3)

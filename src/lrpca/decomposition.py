@@ -1,0 +1,314 @@
+"""The result of a decomposition."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lrpca.atomic import replacing
+
+_FORMAT = "lrpca-decomposition"
+_VERSION = 1
+# Rows of the lazy matrices are made in blocks of about this many entries.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """Numbers of one iteration; what a method lacks is None.
+
+    Attributes
+    ----------
+    iteration : int
+        Counted from 1; the initialisation is not counted.
+    threshold, step : float
+        ζ_k and η_k.
+    residual : float
+        ‖C‖ / ‖Y‖ at the iterate that entered the pass.
+    change : float
+        ‖X_k - X_{k-1}‖ / ‖X_k‖.
+    kept : float
+        Share of observed entries that counted as clean.
+    seconds : float
+        Time of this iteration, callback excluded.
+    """
+
+    iteration: int
+    threshold: float | None = None
+    step: float | None = None
+    residual: float | None = None
+    change: float | None = None
+    kept: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class State(Record):
+    """What a callback sees: the numbers of the iteration and copies of the factors."""
+
+    L: Any = None  # (n1, r)
+    R: Any = None  # (n2, r)
+
+    @classmethod
+    def of(cls, record: Record, L: Any, R: Any) -> State:
+        """Return a record with the factors added."""
+        return cls(**asdict(record), L=L, R=R)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """How the fit looks from inside.
+
+    Attributes
+    ----------
+    kept_by_row, kept_by_column : ndarray
+        Share of observed entries that counted as clean in the last pass; NaN where nothing is observed.
+    rows_without_influence, columns_without_influence : ndarray of int
+        Rows and columns whose entries are all missing, or were all rejected: their part of the low-rank matrix rests
+        on nothing.
+    messages : list of str
+        What looks odd, with advice.
+    """
+
+    kept_by_row: Any  # (n1,)
+    kept_by_column: Any  # (n2,)
+    rows_without_influence: Any
+    columns_without_influence: Any
+    messages: list[str]
+
+
+class Decomposition:
+    """Y = L Rᵀ + S (+ noise), and how it was found.
+
+    Attributes
+    ----------
+    L, R : ndarray (n1, rank), (n2, rank)
+        U Σ^½ and V Σ^½ of the low-rank part, largest first; the largest entry of each column of R is positive.
+    low_rank : ndarray (n1, n2)
+        L Rᵀ, computed when first asked for.
+    sparse : ndarray (n1, n2)
+        Y - L Rᵀ where its modulus exceeds `outlier_threshold`, 0 elsewhere and where Y is missing; lazy.
+    outliers : ndarray of bool (n1, n2)
+        Where `sparse` is not zero; lazy.
+    outlier_threshold : float
+        About five times `noise_level`, never below rounding or the quantisation step of integer data.
+    noise_level : float
+        Robust standard deviation of the residual.
+    outlier_fraction : float
+        Share of observed entries beyond the threshold, estimated from the sample.
+    n_iter, n_reads : int
+        Iterations, and traversals of Y with the initialisation's.
+    converged : bool
+        True only for reasons "tol" and "noise_floor".
+    reason : str
+        "tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway" or "callback".
+    history : list of Record
+    diagnosis : Diagnosis
+    rank : int
+    method : str
+
+    Notes
+    -----
+    The lazy matrices are computed from `Y` itself, which is kept by reference, not copied: ask for them before
+    changing Y in place. A loaded decomposition has no Y unless `load` is given one.
+    """
+
+    def __init__(
+        self,
+        L: Any,
+        R: Any,
+        *,
+        matrix: Any = None,
+        history: list[Record],
+        reason: str,
+        noise_level: float,
+        outlier_threshold: Any,
+        outlier_fraction: float,
+        n_reads: int,
+        diagnosis: Diagnosis,
+        method: str = "lrpca",
+    ) -> None:
+        self.L = L
+        self.R = R
+        self.history = history
+        self.reason = reason
+        self.noise_level = noise_level
+        self.outlier_threshold = outlier_threshold
+        self.outlier_fraction = outlier_fraction
+        self.n_reads = n_reads
+        self.diagnosis = diagnosis
+        self.method = method
+        self._matrix = matrix
+
+    @property
+    def rank(self) -> int:
+        """Number of columns of L and R."""
+        return int(self.L.shape[1])
+
+    @property
+    def n_iter(self) -> int:
+        """Number of iterations."""
+        return len(self.history)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the iteration reached its tolerance or the noise floor."""
+        return self.reason in ("tol", "noise_floor")
+
+    @cached_property
+    def low_rank(self) -> Any:
+        """L Rᵀ, (n1, n2)."""
+        return self.L @ self.R.T
+
+    @cached_property
+    def sparse(self) -> Any:
+        """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing."""
+        sparse = np.zeros(self._data().shape, self.L.dtype)
+        for rows, residual, outlying in self._residual_blocks():
+            np.copyto(sparse[rows], residual, where=outlying)
+        return sparse
+
+    @cached_property
+    def outliers(self) -> Any:
+        """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool."""
+        outliers = np.zeros(self._data().shape, bool)
+        for rows, _, outlying in self._residual_blocks():
+            outliers[rows] = outlying
+        return outliers
+
+    def transform(self, Y: Any) -> Any:
+        """Return robust coefficients of new rows with R fixed: outliers in them are rejected, NaN is missing.
+
+        Parameters
+        ----------
+        Y : array-like (m, n2)
+            New rows; integers, floats or complex, NaN = missing.
+
+        Returns
+        -------
+        ndarray (m, rank)
+            Coefficients A such that ``A @ R.T`` is the low-rank part of the new rows. Rows of the training data get
+            their rows of L, up to the accuracy of the fit. A row without observed entries gets zeros.
+        """
+        from lrpca.matrices.accept import accept
+        from lrpca.regression import robust_coefficients
+
+        matrix = accept(Y)
+        if matrix.shape[1] != len(self.R):
+            raise ValueError(
+                f"Y.shape={matrix.shape} has {matrix.shape[1]} columns; this decomposition has {len(self.R)}"
+            )
+        return robust_coefficients(matrix, self.R, self.noise_level).astype(self.L.dtype)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""
+        facts = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "reason": self.reason,
+            "noise_level": self.noise_level,
+            "outlier_fraction": self.outlier_fraction,
+            "n_reads": self.n_reads,
+            "method": self.method,
+            "history": [asdict(record) for record in self.history],
+            "messages": self.diagnosis.messages,
+        }
+        arrays = {name: getattr(self.diagnosis, name) for name in _DIAGNOSIS_ARRAYS}
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez(
+                file,
+                facts=np.array(json.dumps(facts)),
+                L=self.L,
+                R=self.R,
+                outlier_threshold=self.outlier_threshold,
+                **arrays,
+            )
+
+    @classmethod
+    def load(cls, path: str | Path, Y: Any = None) -> Decomposition:
+        """Read a saved decomposition.
+
+        Parameters
+        ----------
+        path : str or Path
+        Y : array-like, optional
+            The data it was made from, if `sparse` and `outliers` are wanted.
+        """
+        from lrpca.matrices.accept import accept
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                arrays = dict(content)
+            facts = json.loads(str(arrays["facts"]))
+            if facts.get("format") != _FORMAT or facts.get("version") != _VERSION:
+                raise ValueError(f"format {facts.get('format')!r}, version {facts.get('version')!r}")
+            diagnosis = Diagnosis(**{name: arrays[name] for name in _DIAGNOSIS_ARRAYS}, messages=facts["messages"])
+            result = cls(
+                arrays["L"],
+                arrays["R"],
+                history=[Record(**record) for record in facts["history"]],
+                reason=facts["reason"],
+                noise_level=facts["noise_level"],
+                outlier_threshold=arrays["outlier_threshold"][()],
+                outlier_fraction=facts["outlier_fraction"],
+                n_reads=facts["n_reads"],
+                diagnosis=diagnosis,
+                method=facts["method"],
+            )
+        except Exception as error:  # zipfile, json and numpy each fail in their own way on a damaged file
+            raise ValueError(
+                f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?"
+            ) from None
+        if Y is not None:
+            matrix = accept(Y)
+            if matrix.shape != (len(result.L), len(result.R)):
+                raise ValueError(
+                    f"Y.shape={matrix.shape} is not {(len(result.L), len(result.R))}; pass the data it was made from"
+                )
+            result._matrix = matrix
+        return result
+
+    def __repr__(self) -> str:
+        n1, n2 = len(self.L), len(self.R)
+        state = "converged" if self.converged else "not converged"
+        return (
+            f"<Decomposition {n1} x {n2}, rank {self.rank}, {state} ({self.reason}) after {self.n_iter} iterations, "
+            f"{100 * self.outlier_fraction:.1f}% outliers>"
+        )
+
+    def _data(self) -> Any:
+        if self._matrix is None:
+            raise ValueError(
+                "Y=None: this decomposition was loaded without its data; use Decomposition.load(path, Y) for "
+                "sparse and outliers"
+            )
+        return self._matrix
+
+    def _residual_blocks(self) -> Any:
+        """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block; missing entries are never outliers."""
+        matrix = self._data()
+        count = max(1, _BLOCK // matrix.shape[1])
+        right = np.ascontiguousarray(self.R.T)
+        limits = np.broadcast_to(self.outlier_threshold, matrix.shape)
+        for start, block, mask in matrix.blocks(count):
+            rows = slice(start, start + len(block))
+            residual = np.asarray(block, self.L.dtype) - self.L[rows] @ right
+            outlying = np.abs(residual) > limits[rows]
+            if mask is not None:
+                outlying &= mask
+            yield rows, residual, outlying
+
+
+_DIAGNOSIS_ARRAYS = (
+    "kept_by_row",
+    "kept_by_column",
+    "rows_without_influence",
+    "columns_without_influence",
+)

@@ -1,0 +1,90 @@
+"""The pass in plain NumPy: the specification that every fast kernel is tested against.
+
+One read of Y gives, for the residual ``D = Y - L Rᵀ`` on observed entries and ``C = ψ(D)``,
+
+    C A (n1, ka),  Cᵀ B (n2, kb),  kept counts by row and column,  Σ|C|²,  Σ|D|²,
+    and, when asked, the kept-entry Grams  Σ_{kept j} A_j R_jᵀ  of every row and  Σ_{kept i} B_i L_iᵀ  of every column.
+
+The iteration uses A = R̄ and B = W L̄ (conjugates for complex data, row weights W), the sketches of the initialisation
+use rank-0 factors and test matrices A or B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrpca.influence import Levels, apply
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one read of Y gives; arrays of sums are float64 or complex128."""
+
+    CA: Any  # (n1, ka)
+    CtB: Any  # (n2, kb)
+    kept_by_row: Any  # (n1,) int64
+    kept_by_column: Any  # (n2,) int64
+    norm_C: float  # ‖C‖, over observed entries
+    norm_D: float | None = None  # ‖D‖, over observed entries, when asked
+    row_grams: Any = None  # (n1, r, r), when asked
+    column_grams: Any = None  # (n2, r, r), when asked
+
+    def transposed(self) -> Pass:
+        """Return the same pass seen from Yᵀ."""
+        return Pass(
+            self.CtB,
+            self.CA,
+            self.kept_by_column,
+            self.kept_by_row,
+            self.norm_C,
+            self.norm_D,
+            self.column_grams,
+            self.row_grams,
+        )
+
+
+def dense_pass(
+    Y: Any,  # (n1, n2), NaN where missing
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    level: Levels,
+    *,
+    A: Any,  # (n2, ka)
+    B: Any,  # (n1, kb)
+    mask: Any = None,  # broadcastable to (n1, n2), True = observed
+    grams: bool = False,
+) -> Pass:
+    """Return the pass over a dense matrix, in float64 or complex128.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lrpca.influence import levels
+    >>> Y = np.array([[1.0, 2.0], [3.0, 40.0]])
+    >>> zero, one = np.zeros((2, 1)), np.ones((2, 1))
+    >>> result = dense_pass(Y, zero, zero, levels("hard", 5.0), A=one, B=one)
+    >>> result.CA.ravel(), result.kept_by_column
+    (array([3., 3.]), array([2, 1]))
+    """
+    wide = np.complex128 if np.iscomplexobj(Y) else np.float64
+    D = np.asarray(Y).astype(wide) - L.astype(wide) @ R.astype(wide).T
+    if mask is not None:
+        D = np.where(mask, D, np.nan)
+    C = apply(D, level)
+    kept = np.abs(D) <= level.keep
+    pairs = {}
+    if grams:
+        pairs["row_grams"] = np.einsum("ij,jk,jh->ikh", kept, A, R)
+        pairs["column_grams"] = np.einsum("ij,ik,ih->jkh", kept, B, L)
+    return Pass(
+        CA=C @ A,
+        CtB=C.T @ B,
+        kept_by_row=kept.sum(axis=1),
+        kept_by_column=kept.sum(axis=0),
+        norm_C=float(np.linalg.norm(C)),
+        norm_D=float(np.sqrt(np.nansum(np.abs(D) ** 2))),
+        **pairs,
+    )

@@ -1,0 +1,119 @@
+"""Turn what users bring into a Matrix, or say what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lrpca.matrices.dense import DenseMatrix
+
+# Containers that arrive later: refused by the first part of their module's name.
+_NOT_YET = {
+    "torch": "tensors are not supported yet; pass Y.numpy() for a tensor on the CPU",
+    "dask": "dask arrays are not supported yet; pass Y.compute(), or a numpy.memmap for data larger than memory",
+    "zarr": "zarr arrays are not supported yet; pass Y[:], or a numpy.memmap for data larger than memory",
+}
+
+
+def accept(Y: Any, mask: Any = None) -> DenseMatrix:
+    """Return `Y` as a Matrix, without copying it unless its number type cannot be read in place.
+
+    Parameters
+    ----------
+    Y : array-like (n1, n2)
+        NumPy array or memmap, masked array, numeric pandas or polars frame, scipy sparse matrix, nested lists.
+    mask : array-like of bool, optional
+        True where observed; shape of Y, (n1, 1) or (1, n2).
+
+    Returns
+    -------
+    DenseMatrix
+    """
+    module = type(Y).__module__.split(".")[0]
+    if module in _NOT_YET:
+        raise TypeError(f"Y={type(Y).__module__}.{type(Y).__qualname__}: {_NOT_YET[module]}")
+    if hasattr(Y, "tocsr") and hasattr(Y, "nnz"):
+        return _accept_sparse(Y, mask)
+    array, own_mask = _as_array(Y)
+    _check_array(array)
+    observed = _as_mask(mask, array.shape)
+    if own_mask is not None:
+        observed = own_mask if observed is None else observed & own_mask
+    return DenseMatrix(_readable(array), observed)
+
+
+def _as_array(Y: Any) -> tuple[Any, Any]:
+    """Return (array, mask of observed entries or None)."""
+    if isinstance(Y, np.ma.MaskedArray):
+        hidden = np.ma.getmaskarray(Y)
+        return np.asarray(Y.data), (~hidden if hidden.any() else None)
+    if hasattr(Y, "to_numpy"):
+        return _frame_to_array(Y), None
+    try:
+        return np.asarray(Y), None
+    except ValueError as error:
+        raise ValueError(f"Y={type(Y).__name__} is not rectangular ({error}); pass a 2-D numeric array") from None
+
+
+def _frame_to_array(frame: Any) -> Any:
+    array = np.asarray(frame.to_numpy())
+    if array.dtype != object:
+        return array
+    # pandas' nullable columns come as objects with NA in them.
+    try:
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+    except (TypeError, ValueError):
+        return array
+
+
+def _check_array(array: Any) -> None:
+    if array.dtype.kind not in "biufc":
+        raise ValueError(
+            f"Y.dtype={array.dtype} is not numeric; convert it first, e.g. Y.astype(float), or drop text columns"
+        )
+    if array.ndim != 2:
+        raise ValueError(
+            f"Y.ndim={array.ndim} is not 2; reshape to (samples, features), e.g. Y.reshape(len(Y), -1) for images"
+        )
+    if array.size == 0:
+        raise ValueError(f"Y.shape={array.shape} has no entries; pass at least one row and one column")
+
+
+def _as_mask(mask: Any, shape: tuple[int, int]) -> Any:
+    if mask is None:
+        return None
+    mask = np.asarray(mask)
+    if mask.dtype != bool:
+        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask.astype(bool)")
+    n1, n2 = shape
+    if mask.shape not in {(n1, n2), (n1, 1), (1, n2)}:
+        raise ValueError(
+            f"mask.shape={mask.shape} does not fit Y.shape={shape}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
+        )
+    return np.broadcast_to(mask, shape)
+
+
+def _readable(array: Any) -> Any:
+    """Return the array itself, or a copy in a number type the kernels read."""
+    dtype = array.dtype
+    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
+        return array.astype(np.float32 if dtype.itemsize < 4 else np.float64)
+    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
+        return array.astype(np.complex128)
+    if not dtype.isnative or not array.flags.aligned:
+        return array.astype(dtype.newbyteorder("="))
+    return array
+
+
+def _accept_sparse(Y: Any, mask: Any) -> DenseMatrix:
+    from lrpca.matrices.sparse import SparseMatrix
+
+    if len(Y.shape) != 2 or 0 in Y.shape:
+        raise ValueError(f"Y.shape={Y.shape} is not a non-empty matrix; pass at least one row and one column")
+    csr = Y.tocsr()
+    if csr.dtype.kind not in "biufc":
+        raise ValueError(f"Y.dtype={csr.dtype} is not numeric; convert it first, e.g. Y.astype(float)")
+    if csr.dtype.kind in "fc" and csr.dtype.itemsize not in ((4, 8) if csr.dtype.kind == "f" else (8, 16)):
+        csr = csr.astype(np.float64 if csr.dtype.kind == "f" else np.complex128)
+    return SparseMatrix(csr, _as_mask(mask, csr.shape))

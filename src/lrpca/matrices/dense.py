@@ -1,0 +1,245 @@
+"""A matrix in memory (or memory-mapped): the fused kernel over a fixed partition, all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lrpca.influence import Levels
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.partition import Rectangle, partition
+from lrpca.threads import Threads
+
+# A rectangle that cannot be read in place (odd strides) is copied in pieces of about this many entries.
+_PIECE = 1 << 17
+# Below this many multiply-adds a pass is not worth waking other threads.
+_SMALL = 1 << 18
+
+
+class DenseMatrix:
+    """Y as a NumPy array of any real or complex number type, any strides, with NaN or `mask` marking missing entries.
+
+    Parameters
+    ----------
+    array : ndarray (n1, n2)
+        The data; never copied as a whole, never written to. The entries of one axis should be neighbours in memory:
+        Fortran order is as good as C order.
+    mask : ndarray of bool, broadcastable to (n1, n2), optional
+        True where observed.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    stored, arithmetic, result : dtype
+        In which Y is stored, residuals are computed and factors are returned: float32 for float32 and at most 16-bit
+        integers, else float64 (or complex).
+    reads : int
+        How many times Y has been traversed so far.
+    """
+
+    def __init__(self, array: Any, mask: Any = None) -> None:
+        self.array = array
+        self.mask = None if mask is None else np.broadcast_to(mask, array.shape)
+        self.shape: tuple[int, int] = array.shape
+        self.stored = array.dtype
+        self.result = self.arithmetic = arithmetic_dtype(array.dtype)
+        self.reads = 0
+        self._transposed = abs(array.strides[0]) < abs(array.strides[1]) and min(array.shape) > 1
+        # Kernels see the orientation with neighbours along rows; read-only, so that one compiled form serves all.
+        self._rows = array.T if self._transposed else array
+        self._row_mask = self.mask.T if self._transposed and self.mask is not None else self.mask
+        self._threads = Threads()
+
+    def widen_if_extreme(
+        self,
+        values: Any,  # (m,) some entries
+    ) -> None:
+        """Compute in double precision where squares of single-precision numbers would leave their range."""
+        size = float(np.median(np.abs(values)))
+        if size and not 1e-12 < size < 1e12:
+            self.arithmetic = np.promote_types(self.arithmetic, np.float64)
+        if size and not 1e-130 < size < 1e130:
+            raise ValueError(f"median|Y|={size:.1e} is beyond what can be squared; rescale Y, e.g. Y / {size:.0e}")
+
+    def entries(
+        self,
+        rows: Any,  # (m,) int
+        columns: Any,  # (m,) int
+    ) -> tuple[Any, Any]:
+        """Return the values at some positions, and which of them are observed."""
+        values = self.array[rows, columns]
+        observed = values == values
+        if self.mask is not None:
+            observed &= self.mask[rows, columns]
+        return values, observed
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
+        """Yield (first row, block of rows, its mask or None): one more read of Y, in order, for lazy results."""
+        for start in range(0, self.shape[0], rows):
+            part = slice(start, start + rows)
+            yield start, self.array[part], None if self.mask is None else self.mask[part]
+
+    def run_pass(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        level: Levels,
+        *,
+        A: Any,  # (n2, ka)
+        B: Any,  # (n1, kb)
+        energy: bool = False,
+        grams: bool = False,
+        arithmetic: Any = None,
+    ) -> Pass:
+        """Read Y once; see `lrpca.kernels.reference` for what comes back.
+
+        `arithmetic` overrides the dtype of residuals and products (float64 for the sketches of the initialisation).
+        """
+        self.reads += 1
+        dtype = np.dtype(self.arithmetic if arithmetic is None else arithmetic)
+        if self._transposed:
+            return self._run(R, L, level, B, A, energy, grams, dtype).transposed()
+        return self._run(L, R, level, A, B, energy, grams, dtype)
+
+    def _run(self, L: Any, R: Any, level: Levels, A: Any, B: Any, energy: bool, grams: bool, dtype: Any) -> Pass:
+        from lrpca.kernels.cpu import rectangle_pass
+
+        same = A is R
+        real = np.dtype(dtype.type(0).real.dtype)
+        L, B = np.ascontiguousarray(L, dtype), np.ascontiguousarray(B, dtype)
+        Rt = np.ascontiguousarray(R.T, dtype)
+        At = Rt if same else np.ascontiguousarray(A.T, dtype)
+        n1, n2 = self._rows.shape
+        rank, ka, kb = L.shape[1], At.shape[0], B.shape[1]
+        pairs = rank * (rank + 1) // 2 if grams else 0
+        numbers = tuple(real.type(number) for number in level)
+
+        def work(part: Rectangle) -> tuple[Any, ...]:
+            rows, columns = part
+            m1, m2 = rows.stop - rows.start, columns.stop - columns.start
+            CA, BtC = np.zeros((m1, ka), dtype), np.zeros((kb, m2), dtype)
+            row_kept, column_kept = np.zeros(m1, real), np.zeros(m2, real)
+            row_grams, column_grams = np.zeros((m1, pairs), dtype), np.zeros((pairs, m2), dtype)
+            norms = np.zeros(2)
+            for piece, flat, stride in self._pieces(rows, columns):
+                here = slice(piece.start - rows.start, piece.stop - rows.start)
+                mask, mask_row, mask_column = self._flat_mask(piece, columns)
+                norms += rectangle_pass(  # type: ignore[call-arg]
+                    flat,
+                    stride,
+                    (piece.stop - piece.start, m2),
+                    mask,
+                    mask_row,
+                    mask_column,
+                    L[piece],
+                    Rt[:, columns],
+                    B[piece],
+                    At[:, columns],
+                    same,
+                    *numbers,
+                    energy,
+                    grams,
+                    CA[here],
+                    BtC,
+                    row_kept[here],
+                    column_kept,
+                    row_grams[here],
+                    column_grams,
+                )
+            return CA, BtC, row_kept, column_kept, row_grams, column_grams, norms
+
+        parts = partition((n1, n2), max(rank, ka, kb), by_rows=self._by_rows())
+        small = n1 * n2 * (rank + ka + kb + 2 * pairs + 1) < _SMALL
+        results = self._threads.map(work, parts, small=small)
+        return _gather(parts, results, (n1, n2), rank if grams else None, energy)
+
+    def _by_rows(self) -> bool:
+        return bool(self._rows.shape[0] >= self._rows.shape[1])
+
+    def _pieces(self, rows: slice, columns: slice) -> Iterator[tuple[slice, Any, int]]:
+        """Yield (rows, flat numbers, row stride): in place where entries of a row are neighbours, else copies."""
+        block = self._rows[rows, columns]
+        size = block.itemsize
+        if block.strides[1] == size and block.strides[0] % size == 0 and block.strides[0] >= 0:
+            stride = block.strides[0] // size
+            length = (block.shape[0] - 1) * stride + block.shape[1]
+            flat = np.lib.stride_tricks.as_strided(block, (length,), (size,), writeable=False)
+            yield rows, flat, stride
+            return
+        count = max(4, _PIECE // max(1, block.shape[1]))
+        for start in range(rows.start, rows.stop, count):
+            piece = slice(start, min(rows.stop, start + count))
+            yield piece, _frozen(np.ascontiguousarray(self._rows[piece, columns]).reshape(-1)), block.shape[1]
+
+    def _flat_mask(self, rows: slice, columns: slice) -> tuple[Any, int, int]:
+        """Return the mask of a rectangle as flat memory and two strides (0 along a broadcast axis), or None."""
+        if self._row_mask is None:
+            return None, 0, 0
+        block = self._row_mask[rows, columns]
+        if min(block.strides) < 0:
+            block = np.ascontiguousarray(block)
+        last = sum((n - 1) * s for n, s in zip(block.shape, block.strides, strict=True))
+        flat = np.lib.stride_tricks.as_strided(block, (last + 1,), (1,), writeable=False)
+        return flat, block.strides[0], block.strides[1]
+
+
+def arithmetic_dtype(dtype: Any) -> Any:
+    """Return the dtype residuals of stored numbers are computed in, which is also the dtype of results."""
+    if dtype.kind == "c":
+        return np.dtype(np.complex64 if dtype.itemsize <= 8 else np.complex128)
+    narrow = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def _frozen(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def _gather(
+    parts: list[Rectangle],
+    results: list[tuple[Any, ...]],
+    shape: tuple[int, int],
+    rank: int | None,
+    energy: bool,
+) -> Pass:
+    """Sum the rectangles' shares in float64 and in the order of the partition."""
+    n1, n2 = shape
+    first = results[0]
+    wide = np.complex128 if np.iscomplexobj(first[0]) else np.float64
+    CA, BtC = np.zeros((n1, first[0].shape[1]), wide), np.zeros((first[1].shape[0], n2), wide)
+    row_kept, column_kept = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
+    row_grams = np.zeros((n1, first[4].shape[1]), wide)
+    column_grams = np.zeros((first[5].shape[0], n2), wide)
+    norms = np.zeros(2)
+    for (rows, columns), share in zip(parts, results, strict=True):
+        CA[rows] += share[0]
+        BtC[:, columns] += share[1]
+        row_kept[rows] += share[2].astype(np.int64)
+        column_kept[columns] += share[3].astype(np.int64)
+        row_grams[rows] += share[4]
+        column_grams[:, columns] += share[5]
+        norms += share[6]
+    return Pass(
+        CA=CA,
+        CtB=np.ascontiguousarray(BtC.T),
+        kept_by_row=row_kept,
+        kept_by_column=column_kept,
+        norm_C=float(np.sqrt(norms[0])),
+        norm_D=float(np.sqrt(norms[1])) if energy else None,
+        row_grams=None if rank is None else _unpack_pairs(row_grams, rank),
+        column_grams=None if rank is None else _unpack_pairs(column_grams.T, rank),
+    )
+
+
+def _unpack_pairs(
+    packed: Any,  # (n, r (r + 1) / 2), the upper triangles by rows
+    rank: int,
+) -> Any:
+    full = np.empty((packed.shape[0], rank, rank), packed.dtype)
+    k, h = np.triu_indices(rank)
+    full[:, k, h] = packed
+    full[:, h, k] = packed.conj()
+    return full

@@ -1,0 +1,1 @@
+"""Shipped schedules, one JSON file each."""

@@ -1,0 +1,53 @@
+"""Robust noise level and outlier threshold, read off a sample of residuals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# |N(0, 1)| truncated at 2.5 has this standard deviation.
+_TRUNCATION, _TRUNCATED_STD = 2.5, 0.9546
+_OUTLIER_SIGMAS = 5.0
+# A residual carries the rounding of an entry and of an inner product.
+_ROUNDINGS = 16.0
+_STILL_MOVING = 20.0
+
+
+def noise_level(
+    residuals: Any,  # (m,) |D| at sampled entries
+) -> float:
+    """Return the standard deviation of the residual's Gaussian core, whatever the outliers are.
+
+    Fixed point of "the standard deviation of what lies within 2.5 σ", started from a low quantile.
+    """
+    if len(residuals) == 0:
+        return 0.0
+    # 20% of |N(0, 1)| lie below 0.2533; with up to 60% outliers this start is within a factor 2 to 3.
+    sigma = float(np.quantile(residuals, 0.2)) / 0.2533
+    for _ in range(20):
+        core = residuals[residuals <= _TRUNCATION * sigma]
+        if len(core) == 0:
+            break
+        updated = float(np.sqrt(np.mean(core**2))) / _TRUNCATED_STD
+        if abs(updated - sigma) <= 1e-3 * sigma:
+            return updated
+        sigma = updated
+    return sigma
+
+
+def rounding_level(stored: Any, arithmetic: Any, scale: float) -> float:
+    """Return the residual below which nothing is known: rounding of the arithmetic, or half a quantisation step."""
+    rounding = _ROUNDINGS * float(np.finfo(arithmetic).eps) * scale
+    return max(rounding, 0.5) if stored.kind in "iu" else rounding
+
+
+def outlier_threshold(sigma: float, stored: Any, arithmetic: Any, scale: float, change: float = 0.0) -> float:
+    """Return the residual beyond which an entry counts as an outlier.
+
+    5 σ, never below rounding, the quantisation step of integers, or what X may still move (its last relative `change`:
+    without noise that is all the residual there is, and it is far from Gaussian).
+    """
+    step = 1.0 if stored.kind in "iu" else 0.0
+    floor = max(rounding_level(stored, arithmetic, scale), step, _STILL_MOVING * change * scale)
+    return max(_OUTLIER_SIGMAS * sigma, floor)

@@ -1,0 +1,336 @@
+"""Pictures of a decomposition. Needs matplotlib: ``pip install lrpca[plot]``.
+
+Every function draws into the axes it is given (``ax=``) or makes new ones, and returns the artists it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.image import AxesImage
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import StepPatch
+
+    from lrpca.decomposition import Decomposition
+
+__all__ = ["convergence", "image_grid", "residual_histogram", "singular_values", "style"]
+
+LABELS = {
+    "change": "relative change of L Rᵀ",
+    "residual": "relative residual",
+    "threshold": "threshold",
+    "step": "step size",
+    "kept": "share of entries kept",
+}
+LOGARITHMIC = ("change", "residual", "threshold")  # where they range over more than a decade or so
+
+
+def convergence(
+    decompositions: Decomposition | Mapping[str, Decomposition],
+    *,
+    quantity: str = "change",
+    against: str = "iteration",
+    ax: Axes | None = None,
+) -> list[Line2D]:
+    """Draw how one or several decompositions went, iteration by iteration.
+
+    Parameters
+    ----------
+    decompositions : Decomposition or mapping of names to Decompositions
+        What to draw, one line each.
+    quantity : {"change", "residual", "threshold", "step", "kept"}
+        Which number of the history. Iterations in which a method has no such number are left out.
+    against : {"iteration", "seconds"}
+        Horizontal axis: the count of iterations, or the time since the first one began.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; new axes by default.
+
+    Returns
+    -------
+    list of matplotlib.lines.Line2D
+        One line for each decomposition.
+
+    Examples
+    --------
+    >>> import lrpca, lrpca.plot
+    >>> d = lrpca.decompose([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], rank=1)
+    >>> lines = lrpca.plot.convergence(d)
+    >>> len(lines)
+    1
+    """
+    if quantity not in LABELS:
+        raise ValueError(f"quantity={quantity!r} is not in a history; use one of {', '.join(LABELS)}")
+    if against not in ("iteration", "seconds"):
+        raise ValueError(f"against={against!r} is not an axis; use 'iteration' or 'seconds'")
+    named = decompositions if isinstance(decompositions, Mapping) else {"": decompositions}
+    axes = _axes(ax)
+    lines: list[Line2D] = []
+    for name, decomposition in named.items():
+        where, values = _curve(decomposition, quantity, against)
+        lines += axes.plot(where, values, marker="o", markersize=4, linewidth=1.6, label=name or None)
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in lines] or [np.empty(0)])
+    positive = drawn[drawn > 0]
+    if quantity in LOGARITHMIC and positive.size and positive.max() > 20 * positive.min():
+        axes.set_yscale("log")
+    if against == "iteration":
+        _count_whole(axes)
+    axes.set_xlabel(against)
+    axes.set_ylabel(LABELS[quantity])
+    if any(named):
+        axes.legend()
+    return lines
+
+
+def image_grid(
+    images: Sequence[Sequence[ArrayLike]],
+    *,
+    column_titles: Sequence[str] = (),
+    row_titles: Sequence[str] = (),
+    ax: Axes | None = None,
+) -> AxesImage:
+    """Draw rows of grey pictures of one size, such as frame, background, foreground and mask, side by side.
+
+    Parameters
+    ----------
+    images : sequence of sequences of array_like, each (height, width)
+        The pictures, row by row. Grey levels from 0 to 255; a boolean picture is drawn black and white.
+    column_titles, row_titles : sequence of str
+        Titles above the columns and left of the rows.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; new axes by default.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        All pictures, as one mosaic.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lrpca import plot
+    >>> frame = np.arange(0, 240, 10).reshape(4, 6)
+    >>> plot.image_grid([[frame, frame > 100]], column_titles=["frame", "mask"]).get_array().shape
+    (4, 13)
+    """
+    rows = [[_grey(picture) for picture in row] for row in images]
+    shapes = {picture.shape for row in rows for picture in row}
+    counts = {len(row) for row in rows}
+    if len(shapes) != 1 or len(counts) != 1:
+        raise ValueError(
+            f"images={len(rows)} rows of {sorted(counts)} pictures of sizes {sorted(shapes)} are not a grid; "
+            "use rows of one length and pictures of one size"
+        )
+    (height, width), (count,) = shapes.pop(), counts
+    gap = max(1, width // 40)
+    mosaic = np.full((len(rows) * (height + gap) - gap, count * (width + gap) - gap), np.nan, np.float32)
+    for i, row in enumerate(rows):
+        for j, picture in enumerate(row):
+            top, left = i * (height + gap), j * (width + gap)
+            mosaic[top : top + height, left : left + width] = picture
+    axes = _axes(ax)
+    drawn = axes.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="antialiased")
+    axes.set_xticks([j * (width + gap) + width / 2 for j in range(len(column_titles))], column_titles)
+    middles = [i * (height + gap) + height / 2 for i in range(len(row_titles))]
+    axes.set_yticks(middles, row_titles, rotation=90, va="center")
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.grid(False)
+    return drawn
+
+
+def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> BarContainer:
+    """Draw the singular values of the low-rank part, largest first.
+
+    Parameters
+    ----------
+    decomposition : Decomposition
+        Whose low-rank part.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; new axes by default.
+
+    Returns
+    -------
+    matplotlib.container.BarContainer
+        One bar for each singular value.
+
+    Examples
+    --------
+    >>> import lrpca, lrpca.plot
+    >>> d = lrpca.decompose([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], rank=1)
+    >>> len(lrpca.plot.singular_values(d))
+    1
+    """
+    # L = U Σ^½ and R = V Σ^½, so the columns of both have the norms σ^½.
+    values = np.linalg.norm(decomposition.L, axis=0) * np.linalg.norm(decomposition.R, axis=0)
+    axes = _axes(ax)
+    bars = axes.bar(np.arange(1, values.size + 1), values, width=0.6)
+    if values.min() > 0:
+        axes.set_yscale("log")
+    _count_whole(axes)
+    axes.set_xlabel("component")
+    axes.set_ylabel("singular value")
+    return bars
+
+
+def residual_histogram(
+    Y: ArrayLike,
+    decomposition: Decomposition,
+    *,
+    bins: int = 121,
+    n_samples: int = 200_000,
+    random_state: int = 0,
+    ax: Axes | None = None,
+) -> tuple[StepPatch, list[Line2D]]:
+    """Draw the distribution of the residual ``Y - L Rᵀ`` and the threshold that makes an entry an outlier.
+
+    Parameters
+    ----------
+    Y : array_like, shape (n1, n2)
+        The matrix that was decomposed. Missing entries (nan) are left out.
+    decomposition : Decomposition
+        What came of it.
+    bins : int
+        Number of bins.
+    n_samples : int
+        Number of entries to look at, drawn at random.
+    random_state : int
+        Seed of the draw.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; new axes by default.
+
+    Returns
+    -------
+    StepPatch, list of matplotlib.lines.Line2D
+        The histogram and the lines at the threshold (its median, if entries have their own). Residuals beyond
+        four thresholds count but are not drawn; those of complex data are drawn by their modulus.
+
+    Examples
+    --------
+    >>> import lrpca, lrpca.plot
+    >>> Y = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
+    >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=1))
+    """
+    data = np.asarray(Y)
+    rng = np.random.default_rng(random_state)
+    i, j = (rng.integers(n, size=n_samples) for n in data.shape)
+    fit = np.einsum("kr,kr->k", decomposition.L[i], decomposition.R[j])
+    residual = data[i, j].astype(fit.dtype) - fit
+    signed = not np.iscomplexobj(residual)
+    residual = residual[np.isfinite(residual)] if signed else np.abs(residual[np.isfinite(residual)])
+    threshold = float(np.median(decomposition.outlier_threshold))
+    reach = 4 * threshold if threshold > 0 else max(float(np.abs(residual).max(initial=0)), 1.0)
+    limits = (-reach if signed else 0, reach)
+    counts, edges = np.histogram(residual, bins=bins, range=limits)
+    axes = _axes(ax)
+    patch = axes.stairs(counts / max(1, residual.size), edges, fill=True, alpha=0.8)
+    axes.set_yscale("log")
+    sides = (-threshold, threshold) if signed else (threshold,)
+    lines = [axes.axvline(side, color="C1", linewidth=1.4, linestyle="--") for side in sides]
+    lines[-1].set_label(
+        f"outlier threshold ±{threshold:.3g}" if signed else f"outlier threshold {threshold:.3g}"
+    )
+    axes.set_xlabel("residual")
+    axes.set_ylabel("share of entries")
+    axes.legend()
+    return patch, lines
+
+
+@contextmanager
+def style(*, dark: bool = False) -> Iterator[None]:
+    """Use the look of the library's own reports for figures made inside the block.
+
+    Parameters
+    ----------
+    dark : bool
+        Light lines on a transparent ground, for dark pages, instead of dark lines on white.
+
+    Examples
+    --------
+    >>> from lrpca import plot
+    >>> with plot.style():
+    ...     image = plot.image_grid([[[[0, 255]]]])
+    """
+    require_matplotlib()
+    import matplotlib
+    from cycler import cycler
+
+    ink, faint = ("#d7dde6", "#3a4453") if dark else ("#1f2733", "#d5dbe3")
+    lines = (
+        ("#6ea8fe", "#ffb454", "#5fd3a5", "#f48fb1") if dark else ("#2563eb", "#d9730d", "#0f8a5f", "#c2357a")
+    )
+    settings: Any = {
+        "axes.edgecolor": faint,
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.labelcolor": ink,
+        "axes.prop_cycle": cycler(color=lines),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": ink,
+        "axes.titlesize": 11,
+        "figure.facecolor": "none" if dark else "white",
+        "font.size": 10,
+        "grid.color": faint,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.labelcolor": ink,
+        "text.color": ink,
+        "xtick.color": ink,
+        "ytick.color": ink,
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def require_matplotlib() -> None:
+    """Raise an ImportError that says what to install, if matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError("plots need matplotlib, which is not installed; pip install lrpca[plot]") from error
+
+
+def _curve(decomposition: Decomposition, quantity: str, against: str) -> tuple[list[float], list[float]]:
+    """Return where and what to draw, without the iterations that lack the quantity."""
+    elapsed = np.cumsum([record.seconds or 0.0 for record in decomposition.history]).tolist()
+    where, values = [], []
+    for record, seconds in zip(decomposition.history, elapsed, strict=True):
+        value = getattr(record, quantity)
+        if value is not None:
+            where.append(float(record.iteration) if against == "iteration" else seconds)
+            values.append(float(value))
+    return where, values
+
+
+def _grey(picture: ArrayLike) -> NDArray[np.float32]:
+    array = np.asarray(picture)
+    if array.ndim != 2:
+        raise ValueError(
+            f"images has a picture of shape {array.shape}, not (height, width); give grey pictures"
+        )
+    return array.astype(np.float32) * (255 if array.dtype == np.bool_ else 1)
+
+
+def _count_whole(axes: Axes) -> None:
+    """Label only whole numbers on the horizontal axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    require_matplotlib()
+    from matplotlib import pyplot
+
+    return pyplot.subplots(layout="constrained")[1]

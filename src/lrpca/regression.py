@@ -1,0 +1,94 @@
+"""Robust regression of rows on fixed components: what `transform` means for corrupted rows.
+
+Each row is on its own: least absolute deviations first (which a minority of gross outliers cannot move), then a few
+redescending steps at the row's own noise level, with the Gram of the row's own kept entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lrpca.matrices.dense import DenseMatrix
+
+_BLOCK = 1 << 18
+_ABSOLUTE_STEPS = 40
+_REDESCENDING_STEPS = 15
+# Kept entries of the redescending steps, in units of the row's noise level.
+_KEEP_SIGMAS = 4.0
+
+
+def robust_coefficients(
+    matrix: DenseMatrix,  # (m, n2)
+    R: Any,  # (n2, r)
+    noise: float,
+) -> Any:
+    """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
+
+    `noise` is the fitted noise level: a row's own level is never taken below it.
+    """
+    wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
+    R = R.astype(wide)
+    # Orthonormal columns make every Gram well scaled whatever the singular values.
+    Q, T = np.linalg.qr(R)
+    pairs = (Q.conj()[:, :, None] * Q[:, None, :]).reshape(len(Q), -1)
+    coefficients = np.zeros((matrix.shape[0], R.shape[1]), wide)
+    for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
+        values = np.asarray(block, wide)
+        observed = values == values
+        if mask is not None:
+            observed &= mask
+        if np.isinf(values[observed]).any():
+            raise ValueError("Y contains inf; mark missing entries with NaN")
+        values = np.where(observed, values, 0.0)
+        rows = slice(start, start + len(values))
+        coefficients[rows] = _regress(values, observed, Q, pairs, noise) @ np.linalg.pinv(T.T, rcond=1e-12)
+    return coefficients
+
+
+def _regress(
+    values: Any,  # (m, n2), 0 where missing
+    observed: Any,  # (m, n2) bool
+    Q: Any,  # (n2, r)
+    pairs: Any,  # (n2, r r)
+    noise: float,
+) -> Any:
+    weights = observed.astype(float)
+    coefficients = _weighted(values, weights, Q, pairs)
+    for step in range(_ABSOLUTE_STEPS):
+        size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+        scale = _row_quantile(size, 0.5)
+        # Weights 1 / |d|, bounded; the bound falls as the fit settles.
+        floor = np.maximum(scale * 10.0 ** (-step / 8), np.finfo(float).tiny)[:, None]
+        weights = np.where(observed, 1.0 / np.maximum(np.nan_to_num(size), floor), 0.0)
+        weights *= floor
+        coefficients = _weighted(values, weights, Q, pairs)
+    for _ in range(_REDESCENDING_STEPS):
+        size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+        # 0.67 is the median of |N(0, 1)|; the lower third is used since outliers may fill the upper half.
+        level = np.maximum(_row_quantile(size, 0.35) / 0.4538, noise)
+        weights = (np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]).astype(float)
+        coefficients = _weighted(values, weights, Q, pairs)
+    return coefficients
+
+
+def _weighted(values: Any, weights: Any, Q: Any, pairs: Any) -> Any:
+    """Return the weighted least-squares coefficients of every row."""
+    rank = Q.shape[1]
+    grams = (weights @ pairs).reshape(-1, rank, rank)
+    sides = (weights * values) @ Q.conj()
+    trace = np.einsum("nkk->n", grams).real
+    grams = grams + (1e-12 * trace + np.finfo(float).tiny)[:, None, None] * np.eye(rank)
+    return np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
+
+
+def _row_quantile(
+    size: Any,  # (m, n2), NaN where missing
+    share: float,
+) -> Any:
+    """Return a quantile of the observed residuals of each row; 0 for rows without any."""
+    ordered = np.sort(size, axis=1)
+    count = np.sum(ordered == ordered, axis=1)
+    place = np.minimum((share * count).astype(int), np.maximum(count - 1, 0))
+    return np.nan_to_num(ordered[np.arange(len(size)), place])

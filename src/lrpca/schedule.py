@@ -1,0 +1,245 @@
+"""Schedules: the few numbers that steer the iteration, learned or set by hand, saved as JSON.
+
+An *absolute* schedule is the paper's: thresholds ζ_0 … ζ_K and steps η_1 … η_K as plain numbers, for the shape and rank
+they were trained for. An *adaptive* one holds multipliers: ζ_k is a multiple of a low quantile of the current residual,
+η_k a multiple of 1 / (kept fraction), so it fits any scale, shape and outlier fraction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lrpca.atomic import replacing
+from lrpca.influence import KINDS
+
+_FORMAT = "lrpca-schedule"
+_VERSION = 1
+_UPDATES = ("scaled", "tangent", "own_gram")
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Thresholds and steps of the iteration.
+
+    Parameters
+    ----------
+    thresholds : sequence of float (K + 1,)
+        ζ_0 is the initialisation's. Absolute: in the units of Y. Adaptive: ζ_0 in units of median|Y|, the others in
+        units of the residual's quantile.
+    steps : sequence of float (K + 1,)
+        η_0 is not used. Absolute: the step itself. Adaptive: in units of 1 / (kept fraction).
+    kind : {"absolute", "adaptive"}
+    shape : tuple of int, optional
+        Absolute only: the shape of the matrices the numbers are meant for.
+    rank : int, optional
+        Absolute only: the rank they are meant for. On another problem the paper's rule multiplies the thresholds by
+        ``(n_base / n) (r / r_base)`` with ``n = √(n1 n2)``.
+    influence : {"soft", "hard", "redescending"}
+        The influence function ψ.
+    cutoff : float, optional
+        Where a redescending ψ has fallen to zero, in units of ζ (2 if not given).
+    update : {"scaled", "tangent", "own_gram"}
+        The paper's scaled gradient step; the tangent step, which counts the shared part of both sides once; or the
+        tangent step with each row and column solved by the Gram of its own kept entries.
+    tail : (beta, phi), optional
+        What follows the last layer: ``η_k = beta η_{k-1}``, ``ζ_k = phi ζ_{k-1}`` (the recurrent part of FRMNN). For an
+        adaptive schedule the multipliers go on this way. None: the schedule ends after its last step.
+    quantile, first_quantile, decay : float
+        Adaptive only. ζ_1 is the `first_quantile` of |D|, then
+        ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] q, ζ_{k-1}))`` with q the `quantile` of |D|.
+    meta : dict, optional
+        Where the numbers come from: command, seed, versions, scores.
+
+    Examples
+    --------
+    >>> s = Schedule([0.01, 5e-4, 1e-4], [0, 1.4, 0.9], shape=(1000, 1000), rank=5, tail=(1.0, 0.6))
+    >>> s.layers, s.at(2), s.at(3)
+    (2, (0.0001, 0.9), (6e-05, 0.9))
+    """
+
+    thresholds: Sequence[float]
+    steps: Sequence[float]
+    kind: str = "absolute"
+    shape: Sequence[int] | None = None
+    rank: int | None = None
+    influence: str = "soft"
+    cutoff: float | None = None
+    update: str = "scaled"
+    tail: Sequence[float] | None = None
+    quantile: float = 0.3
+    first_quantile: float = 0.9
+    decay: float = 0.35
+    meta: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("thresholds", "steps"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if self.tail is not None:
+            object.__setattr__(self, "tail", _numbers("tail", self.tail))
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        _check(self)
+
+    @property
+    def layers(self) -> int:
+        """Number of iterations with numbers of their own, K."""
+        return len(self.thresholds) - 1
+
+    def at(self, iteration: int) -> tuple[float, float] | None:
+        """Return (threshold, step) of an iteration counted from 1, or None past the end of a schedule without tail."""
+        k = min(iteration, self.layers)
+        threshold, step = self.thresholds[k], self.steps[k]
+        if iteration > k:
+            if self.tail is None:
+                return None
+            beta, phi = self.tail
+            threshold, step = threshold * phi ** (iteration - k), step * beta ** (iteration - k)
+        return threshold, step
+
+    def scaled_to(self, shape: tuple[int, int], rank: int) -> Schedule:
+        """Return the schedule for another shape and rank, by the paper's rule; adaptive ones need none."""
+        if self.kind == "adaptive" or self.shape is None or self.rank is None:
+            return self
+        factor = math.sqrt(math.prod(self.shape) / math.prod(shape)) * rank / self.rank
+        thresholds = [factor * threshold for threshold in self.thresholds]
+        return replace(self, thresholds=thresholds, shape=shape, rank=rank)
+
+    def save(self, path: str | Path) -> None:
+        """Write the schedule as JSON (to a temporary name, then renamed)."""
+        content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        with replacing(path) as temporary:
+            Path(temporary).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, name: str | Path) -> Schedule:
+        """Read a shipped schedule by name, or a JSON file by path.
+
+        Examples
+        --------
+        >>> Schedule.load("default").kind
+        'adaptive'
+        """
+        if isinstance(name, str) and name in shipped():
+            text = resources.files("lrpca.models").joinpath(f"{name}.json").read_text(encoding="utf-8")
+            return _from_json(text, name)
+        path = Path(name)
+        if not path.is_file():
+            known = ", ".join(shipped())
+            raise FileNotFoundError(
+                f"schedule={str(name)!r} is neither a file nor a shipped model; shipped models: {known}"
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"schedule={str(name)!r} is not a text file; .mat models are read by Schedule.from_mat"
+            ) from None
+        return _from_json(text, str(name))
+
+    @classmethod
+    def from_mat(cls, path: str | Path, *, shape: tuple[int, int], rank: int) -> Schedule:
+        """Read a model published with the paper (``ths``, ``step`` in a .mat file).
+
+        Parameters
+        ----------
+        path : str or Path
+        shape : tuple of int
+            The shape the model was trained for; the files do not say. (1000, 1000) for the published ones.
+        rank : int
+            The rank it was trained for; 5 for the published ones.
+        """
+        from scipy.io import loadmat
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"path={str(path)!r} is not a file; pass the path of a published .mat model")
+        try:
+            content = loadmat(str(path))
+        except Exception as error:  # scipy raises whatever it stumbles over in a foreign or truncated file
+            raise ValueError(f"path={str(path)!r} cannot be read as .mat ({error}); is the file complete?") from None
+        if "ths" not in content or "step" not in content:
+            names = ", ".join(key for key in content if not key.startswith("__")) or "nothing"
+            raise ValueError(f"path={str(path)!r} holds {names}; a published model holds 'ths' and 'step'")
+        return cls(
+            np.ravel(content["ths"]).tolist(),
+            np.ravel(content["step"]).tolist(),
+            shape=shape,
+            rank=rank,
+            meta={"source": Path(path).name},
+        )
+
+
+def shipped() -> list[str]:
+    """Return the names of the schedules that come with the library."""
+    folder = resources.files("lrpca.models")
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+def default() -> Schedule:
+    """Return the shipped adaptive default."""
+    return Schedule.load(_DEFAULT)
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={values!r} is not a sequence of numbers; pass e.g. [0.01, 0.001]") from None
+    bad = [number for number in numbers if not math.isfinite(number)]
+    if bad:
+        raise ValueError(f"{name}={list(numbers)} contains {bad[0]}; every number must be finite")
+    return numbers
+
+
+def _check(s: Schedule) -> None:
+    if s.kind not in ("absolute", "adaptive"):
+        raise ValueError(f"kind={s.kind!r} is unknown; use 'absolute' or 'adaptive'")
+    if len(s.thresholds) != len(s.steps) or len(s.thresholds) < 2:
+        raise ValueError(
+            f"thresholds, steps of length {len(s.thresholds)}, {len(s.steps)} do not fit; give both the same "
+            "length, at least 2 (index 0 is the initialisation's)"
+        )
+    if min(s.thresholds) < 0:
+        raise ValueError(f"thresholds={list(s.thresholds)} contains a negative number; thresholds are at least 0")
+    if s.influence not in KINDS:
+        raise ValueError(f"influence={s.influence!r} is unknown; use one of {', '.join(KINDS)}")
+    if s.cutoff is not None and not s.cutoff >= 1:
+        raise ValueError(f"cutoff={s.cutoff} is below 1; it is in units of the threshold, 2 is usual")
+    if s.update not in _UPDATES:
+        raise ValueError(f"update={s.update!r} is unknown; use one of {', '.join(_UPDATES)}")
+    if s.tail is not None and (len(s.tail) != 2 or min(s.tail) <= 0):
+        raise ValueError(f"tail={list(s.tail)} is not a pair (beta, phi) of positive numbers; e.g. (1.0, 0.6)")
+    if s.shape is not None and (len(s.shape) != 2 or min(s.shape) < 1):
+        raise ValueError(f"shape={s.shape} is not a pair of positive integers; e.g. (1000, 1000)")
+    if s.rank is not None and s.rank < 1:
+        raise ValueError(f"rank={s.rank} is below 1; give the rank the thresholds are meant for")
+    for name in ("quantile", "first_quantile", "decay"):
+        if not 0 < getattr(s, name) < 1:
+            raise ValueError(f"{name}={getattr(s, name)} is not between 0 and 1; e.g. 0.3")
+
+
+def _from_json(text: str, name: str) -> Schedule:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"schedule={name!r} is not valid JSON ({error}); is the file complete?") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f'schedule={name!r} is not an lrpca schedule; expected "format": "{_FORMAT}"')
+    if content.get("version") != _VERSION:
+        raise ValueError(
+            f"schedule={name!r} has version {content.get('version')}; this lrpca reads {_VERSION}, upgrade it"
+        )
+    known = set(Schedule.__dataclass_fields__)
+    unknown = sorted(set(content) - known - {"format", "version"})
+    if unknown or not {"thresholds", "steps"} <= set(content):
+        wrong = f"unknown fields {unknown}" if unknown else "no 'thresholds' and 'steps'"
+        raise ValueError(f"schedule={name!r} has {wrong}; known fields: {', '.join(sorted(known))}")
+    return Schedule(**{key: value for key, value in content.items() if key in known})

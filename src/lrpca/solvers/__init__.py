@@ -1,0 +1,1 @@
+"""Solvers, one paper one file."""

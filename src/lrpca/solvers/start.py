@@ -1,0 +1,105 @@
+"""Where the iteration starts: a randomised SVD of the clipped data, made of passes.
+
+The test matrices are Gaussian, sums are float64 (float32 would lose the weak directions of an ill-conditioned X), and
+the data are clipped on the fly so that gross outliers do not decide the subspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrpca.influence import Levels, everything
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.dense import DenseMatrix
+
+_OVERSAMPLING = 5
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first read of Y tells."""
+
+    observed_by_row: Any  # (n1,) int
+    observed_by_column: Any  # (n2,) int
+    norm: float  # ‖Y‖ over observed entries
+
+    @property
+    def observed(self) -> float:
+        """Observed fraction p."""
+        return float(self.observed_by_row.sum()) / (len(self.observed_by_row) * len(self.observed_by_column))
+
+
+def spectral_start(
+    matrix: DenseMatrix,
+    rank: int,
+    clip: float,
+    *,
+    power_steps: int,
+    rng: np.random.Generator,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any, Survey]:
+    """Return L = U Σ^½, R = V Σ^½ of SVD_r(clip(Y) / p), and the survey; reads Y 2 + 2 `power_steps` times."""
+    n1, n2 = matrix.shape
+    width = min(rank + _OVERSAMPLING, n1, n2)
+    root = np.ones(n1) if weight is None else np.sqrt(weight)
+    level = everything(clip)
+    test = rng.standard_normal((n2, width))
+    first = _multiply(matrix, test, None, level, energy=True)
+    survey = checked_survey(matrix, first)
+    Q = _orthonormal(first.CA * root[:, None])
+    for _ in range(power_steps):
+        P = _orthonormal(_multiply(matrix, None, Q.conj() * root[:, None], level).CtB)
+        Q = _orthonormal(_multiply(matrix, P.conj(), None, level).CA * root[:, None])
+    # Q^H W^½ Y, transposed; its small SVD is that of the projected data.
+    B = _multiply(matrix, None, Q.conj() * root[:, None], level).CtB
+    V, values, Ut = np.linalg.svd(B, full_matrices=False)
+    scale = np.sqrt(values[:rank] / survey.observed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        L = np.where(root[:, None] > 0, (Q @ Ut.T[:, :rank]) / root[:, None], 0.0)
+    return L * scale, V[:, :rank] * scale, survey
+
+
+def survey(matrix: DenseMatrix) -> Survey:
+    """Read Y once for its norm, counts and finiteness (a warm start has no sketch to fuse this into)."""
+    return checked_survey(matrix, _multiply(matrix, None, None, everything(), energy=True))
+
+
+def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
+    """Return the survey of a first pass, or raise where Y has infinite entries."""
+    norm = first.norm_D
+    if norm is None or not np.isfinite(norm):
+        _refuse_infinite(matrix)
+    return Survey(first.kept_by_row, first.kept_by_column, float(norm or 0.0))
+
+
+def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: bool = False) -> Pass:
+    n1, n2 = matrix.shape
+    wide = np.promote_types(matrix.arithmetic, np.float64)
+    none_1, none_2 = np.zeros((n1, 0)), np.zeros((n2, 0))
+    return matrix.run_pass(
+        none_1,
+        none_2,
+        level,
+        A=none_2 if A is None else A,
+        B=none_1 if B is None else B,
+        energy=energy,
+        arithmetic=wide,
+    )
+
+
+def _orthonormal(
+    M: Any,  # (n, k)
+) -> Any:
+    return np.linalg.qr(M)[0]
+
+
+def _refuse_infinite(matrix: DenseMatrix) -> None:
+    for start, block, mask in matrix.blocks(256):
+        infinite = np.isinf(block) if mask is None else np.isinf(block) & mask
+        if infinite.any():
+            i, j = np.argwhere(infinite)[0]
+            raise ValueError(f"Y[{start + i}, {j}]={block[i, j]} is not finite; mark missing entries with NaN or mask=")
+    raise ValueError("‖Y‖=inf is beyond the range of float64; rescale Y")

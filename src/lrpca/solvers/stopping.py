@@ -1,0 +1,88 @@
+"""When to stop, and under which name.
+
+``‖C‖ / ‖Y‖``, the paper's rule, proves nothing by itself: it is at most ``ζ √(n1 n2) / ‖Y‖``, so a shrinking schedule
+drives it to zero whatever X does. It is kept for absolute schedules, guarded by the detector of runaway thresholds. Adaptive
+runs stop when X stands still, or moves less than the noise would let anyone see.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lrpca.decomposition import Record
+from lrpca.noise import noise_level
+from lrpca.solvers.start import Survey
+
+# Share of the statistical error below which a further change of X is noise.
+_NOISE_SHARE = 0.05
+_PATIENCE = 12
+# Thresholds outran the iterate: S has been filling up by this much over three passes, while X hardly moved.
+_FILLING = 0.15
+_STANDING_STILL = 1e-3
+
+
+class AbsoluteStopping:
+    """The paper's rule, and the detector of thresholds that outrun the iterate."""
+
+    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any) -> None:
+        self._tol = tol
+
+    def verdict(self, history: list[Record], size: float) -> str | None:
+        """Return a reason to stop, or None."""
+        if self._tol == 0:
+            return None
+        if runaway(history):
+            return "runaway"
+        return "tol" if (history[-1].residual or 0.0) < self._tol else None
+
+
+class AdaptiveStopping:
+    """Relative change of X, a noise floor, and stalls."""
+
+    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any) -> None:
+        self._tol = tol
+        self._thresholds = thresholds
+        n1, n2 = len(survey.observed_by_row), len(survey.observed_by_column)
+        self._unknowns = rank * (n1 + n2)
+        self._observed = survey.observed
+
+    def verdict(self, history: list[Record], size: float) -> str | None:
+        """Return a reason to stop, or None."""
+        if self._tol == 0:
+            return None
+        change, kept = history[-1].change or 0.0, history[-1].kept or 0.0
+        if change <= self._tol:
+            return "tol"
+        if len(history) > 1 and self._thresholds.settled and change <= self._noise_floor(kept, size):
+            return "noise_floor"
+        if kept < 0.01:
+            return "runaway"
+        return "stalled" if stalled(history) else None
+
+    def _noise_floor(self, kept: float, size: float) -> float:
+        """Return a small share of the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
+        sigma = noise_level(self._thresholds.residuals)
+        share = max(kept, 1e-6) * self._observed
+        return _NOISE_SHARE * sigma * math.sqrt(self._unknowns / share) / max(size, 1e-300)
+
+
+def runaway(history: list[Record]) -> bool:
+    """Tell whether S fills up while X stands still: the thresholds have outrun the iterate."""
+    last = history[-1]
+    if last.kept is None or last.change is None or last.change > _STANDING_STILL:
+        return False
+    if last.kept < 0.05:
+        return True
+    if len(history) < 4:
+        return False
+    before = history[-4].kept or 0.0
+    return last.kept < 0.5 and before - last.kept > _FILLING
+
+
+def stalled(history: list[Record]) -> bool:
+    """Tell whether the change of X has not fallen over the last passes."""
+    if len(history) < 2 * _PATIENCE:
+        return False
+    changes = [record.change or 0.0 for record in history]
+    return min(changes[-_PATIENCE:]) > 0.9 * min(changes[:-_PATIENCE])

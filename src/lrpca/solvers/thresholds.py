@@ -1,0 +1,69 @@
+"""Threshold rules: ζ_k from a list of learned numbers, or from the residual itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import Sample
+from lrpca.noise import rounding_level
+from lrpca.schedule import Schedule
+
+
+class AbsoluteThresholds:
+    """The paper's: ζ_0 … ζ_K, then the recurrent tail."""
+
+    def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
+        self._schedule = schedule
+        self.initial = schedule.thresholds[0]
+        self.residuals: Any = None
+
+    def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
+        """Return (ζ_k, η_k), or None past the end."""
+        return self._schedule.at(k)
+
+
+class AdaptiveThresholds:
+    """ζ_k is a multiple of a low quantile q of |D| over a sample, and shrinks by at most a factor per pass.
+
+    The low quantile sees clean entries only, as long as they are the majority there: no scale, no outlier fraction and
+    no noise level have to be known. ζ_1 is a high quantile, since the first residual is everywhere wrong.
+    """
+
+    def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
+        self._schedule = schedule
+        self._sample = sample
+        sizes = np.abs(sample.values)
+        positive = sizes[sizes > 0]
+        # Entries that are exactly zero say nothing of the scale (more than half of them may be).
+        typical = float(np.median(sizes)) or (float(np.median(positive)) if len(positive) else 0.0)
+        self.initial = schedule.thresholds[0] * typical if typical else math.inf
+        self._rounding = rounding_level(matrix.stored, matrix.result, typical)
+        self._last = math.inf
+        self.residuals: Any = None  # (m,) |D| on the sample, at the iterate entering the pass
+        self.settled = False
+
+    def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
+        """Return (ζ_k, η_k / share kept), or None past the end."""
+        numbers = self._schedule.at(k)
+        if numbers is None:
+            return None
+        multiplier, factor = numbers
+        self.residuals = self._sample.residuals(L, R)
+        # Entries that are fitted to rounding would pull the quantile to zero while others are still wrong.
+        telling = self.residuals[self.residuals > self._rounding]
+        if len(telling) == 0:
+            telling = np.array([self._rounding])
+        quantile = multiplier * float(np.quantile(telling, self._schedule.quantile))
+        if math.isinf(self._last):
+            first = float(np.quantile(telling, self._schedule.first_quantile))
+            threshold = min(first, quantile) if warm else first
+        else:
+            threshold = max(self._schedule.decay * self._last, min(quantile, self._last))
+            self.settled = threshold > 0.8 * self._last
+        # All-zero data have zero residuals; a threshold of zero would keep nothing.
+        self._last = max(threshold, float(np.finfo(np.float32).tiny))
+        return self._last, factor

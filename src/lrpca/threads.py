@@ -1,0 +1,41 @@
+"""Threads over serial kernels that release the GIL.
+
+A parallel numba kernel called from several threads can abort the process, so kernels are serial and threads are ours.
+The work is cut into a fixed partition first: the number of threads changes the time, never the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def thread_count() -> int:
+    """Return how many threads kernels may use: NUMBA_NUM_THREADS, or the cores this process may run on."""
+    import numba
+
+    return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+
+
+class Threads:
+    """A pool that is made when first needed and goes away with its owner (nothing survives a fork by accident)."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, small: bool = False) -> list[Result]:
+        """Return ``[function(item) for item in items]``, computed by all threads unless the work is small."""
+        count = thread_count()
+        if small or count == 1 or len(items) == 1:
+            return [function(item) for item in items]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="lrpca")
+        return list(self._pool.map(function, items))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the pool behind: it cannot be pickled, and is made again when needed."""
+        return {"_pool": None}

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from lrpca import datasets, street
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return datasets.street_scene(n_frames=60, height=80, width=120)
+
+
+def test_types_and_shapes(scene):
+    arrays = (scene.frames, scene.background, scene.foreground)
+    assert [array.dtype for array in arrays] == [np.uint8, np.float32, np.bool_]
+    assert [array.shape for array in arrays] == [(60, 80, 120)] * 3
+
+
+def test_frames_are_background_plus_noise_where_nothing_passes(scene):
+    clear = ~_grown(scene.foreground, 5)  # away from figures, their soft edges and contact shadows
+    noise = scene.frames.astype(np.float32)[clear] - scene.background[clear]
+    expected = np.sqrt(datasets.NOISE_LEVEL**2 + 1 / 12)  # sensor noise and rounding to whole grey levels
+    assert abs(noise.mean()) < 0.02
+    assert noise.std() == pytest.approx(expected, rel=0.02)
+    assert np.mean(np.abs(noise) > 6 * expected) < 1e-4  # a fingertip may cover less than half a pixel
+
+
+def test_foreground_differs_from_the_background(scene):
+    contrast = np.abs(scene.frames.astype(np.float32) - scene.background)[scene.foreground]
+    assert np.median(contrast) > 20 * datasets.NOISE_LEVEL
+    assert np.mean(contrast > 5 * datasets.NOISE_LEVEL) > 0.9
+
+
+def test_full_size_scene_has_a_twentieth_of_foreground_and_little_clipping():
+    full = datasets.street_scene(n_frames=100)
+    assert full.frames.shape == (100, 160, 240)
+    assert 0.04 < full.foreground.mean() < 0.06
+    assert np.mean((full.frames == 0) | (full.frames == 255)) < 2e-3
+
+
+def test_background_is_nearly_of_low_rank(scene):
+    values = np.linalg.svd(scene.background.reshape(60, -1), compute_uv=False)
+    energy = np.cumsum(values**2) / np.sum(values**2)
+    assert 1 - energy[0] > 1e-5  # light and tree do move
+    assert 1 - energy[1] < 3e-4  # two components carry the light
+    assert 1 - energy[7] < 1e-6  # a few more carry the tree
+
+
+def test_only_the_tree_moves_in_the_background():
+    clip = datasets.street_scene(n_frames=12)
+    light = np.stack([street.light((160, 240), k) for k in range(12)])
+    still = clip.background / light
+    moving = np.ptp(still, axis=0) > 0.01
+    rows, columns = np.nonzero(moving)
+    assert moving.any()
+    assert columns.min() >= street.TREE_LEFT and columns.max() < street.TREE_LEFT + street.TREE_WIDTH
+    assert rows.max() < street.TREE_TOP + street.TREE_HEIGHT
+
+
+def test_every_actor_shows_up_and_moves_at_its_own_pace():
+    actors = (*street.FAR_FIGURES, *street.NEAR_ACTORS)
+    assert len(actors) >= 12
+    assert len({actor.size for actor in actors}) > 8
+    for actor in actors:
+        places = [actor.position(frame, 240.0)[0] for frame in range(300)]
+        inside = np.array([0 < place < 240 for place in places])
+        assert inside.sum() >= 30
+        steps = np.diff(places)[inside[:-1] & inside[1:]]
+        assert np.allclose(steps, actor.speed, atol=1e-9)
+
+
+def test_the_tree_hides_figures_behind_it():
+    backdrop = np.full((160, 240), 100, np.float32)
+    actor = street.FAR_FIGURES[0]
+    middle = street.TREE_LEFT + street.TREE_WIDTH / 2  # where the trunk stands
+    frame = min(range(600), key=lambda k: abs(actor.position(k, 240.0)[0] - middle))
+    cover = np.zeros_like(backdrop)
+    street.draw(actor, frame, backdrop, cover, 1.0)
+    clip = datasets.street_scene(n_frames=frame + 1)
+    torso = (int(actor.ground - 0.6 * actor.size), int(middle))
+    assert cover[torso] == 1.0
+    assert not clip.foreground[-1][torso]
+
+
+def test_the_mask_is_where_more_than_half_of_a_pixel_is_covered():
+    clip = datasets.street_scene(n_frames=20)
+    cover = np.zeros((160, 240), np.float32)
+    for actor in street.NEAR_ACTORS:
+        street.draw(actor, 19, np.zeros_like(cover), cover, 1.0)
+    below = slice(int(street.FAR_KERB) + 3, None)  # only cars and near figures get there
+    assert np.array_equal(clip.foreground[19, below], cover[below] > 0.5)
+    assert cover.min() == 0.0 and cover.max() == 1.0
+    assert np.mean((cover > 0.01) & (cover < 0.99)) > 0.004  # edges are soft
+    assert clip.foreground[19, below].sum() == pytest.approx(cover[below].sum(), rel=0.05)
+
+
+def test_same_seed_same_clip_and_another_seed_another(scene):
+    again = datasets.street_scene(n_frames=60, height=80, width=120)
+    assert np.array_equal(again.frames, scene.frames)
+    assert np.array_equal(again.background, scene.background)
+    other = datasets.street_scene(n_frames=60, height=80, width=120, random_state=1)
+    assert not np.array_equal(other.background[0], scene.background[0])
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (45, 150), (200, 101)])
+def test_other_sizes(height, width):
+    clip = datasets.street_scene(n_frames=40, height=height, width=width)
+    assert clip.frames.shape == (40, height, width)
+    assert 0.01 < clip.foreground.mean() < 0.15
+
+
+@pytest.mark.parametrize("bad", [{"n_frames": 0}, {"height": 31}, {"width": 100.0}, {"n_frames": True}])
+def test_bad_sizes_are_refused_by_name(bad):
+    (name, value) = next(iter(bad.items()))
+    with pytest.raises(ValueError, match=f"^{name}={value!r} "):
+        datasets.street_scene(**bad)
+
+
+def _grown(mask, steps):
+    for _ in range(steps):
+        wider = mask.copy()
+        wider[:, 1:] |= mask[:, :-1]
+        wider[:, :-1] |= mask[:, 1:]
+        wider[:, :, 1:] |= mask[:, :, :-1]
+        wider[:, :, :-1] |= mask[:, :, 1:]
+        mask = wider
+    return mask

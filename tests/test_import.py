@@ -1,0 +1,61 @@
+"""`import lrpca` is quick and loads nothing heavy."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import lrpca
+
+HEAVY = (
+    "av",
+    "dask",
+    "distributed",
+    "h5py",
+    "llvmlite",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "rich",
+    "scipy",
+    "sklearn",
+    "torch",
+    "triton",
+    "typer",
+    "zarr",
+)
+LIMIT_SECONDS = 0.3
+ATTEMPTS = 7
+
+
+def _run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_loads_no_heavy_module() -> None:
+    loaded = json.loads(_run("import json, sys, lrpca; print(json.dumps(sorted(sys.modules)))"))
+    assert "lrpca" in loaded
+    assert not [name for name in loaded if name.split(".")[0] in HEAVY]
+
+
+def test_import_is_quick() -> None:
+    code = "import time; start = time.perf_counter(); import lrpca; print(time.perf_counter() - start)"
+    best = min(float(_run(code)) for _ in range(ATTEMPTS))
+    assert best < LIMIT_SECONDS, f"the quickest of {ATTEMPTS} imports took {best:.3f} s"
+
+
+def test_public_names_resolve() -> None:
+    assert {"decompose", "Decomposition", "Schedule", "ConvergenceWarning", "__version__"} <= set(
+        lrpca.__all__
+    )
+    assert set(lrpca.__all__) <= set(dir(lrpca))
+    for name in lrpca.__all__:
+        assert getattr(lrpca, name) is not None
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = lrpca.no_such_name  # type: ignore[attr-defined]
