@@ -1,5 +1,6 @@
 """Sphinx configuration: numpydoc API pages, MyST prose, a gallery that runs when the site is built."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -21,10 +22,10 @@ version = release = lrpca.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "numpydoc",
     "myst_parser",
+    "mathml",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "sg_execution_times.rst"]
@@ -56,6 +57,11 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = "lrpca"
 html_show_sourcelink = False
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Pages of prose have nothing beside them to navigate to.
+html_sidebars = {page: [] for page in ("index", "quickstart", "method", "schedules", "cli", "benchmarks", "changelog")}
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
@@ -65,10 +71,21 @@ html_theme_options = {
 }
 
 
+# A modulus such as |D| in a docstring, which reStructuredText would take for a substitution; ``literals`` are skipped.
+MODULUS = re.compile(r"(``.*?``)|(?<![\w|\\])\|([^\s|`]{1,20})\|(?!\w)")
+
+
 def _make_benchmarks_page(app: Sphinx) -> None:
     write_page(HERE.parent / "benchmarks" / "results", HERE / "benchmarks.md")
 
 
+def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[i] = MODULUS.sub(lambda match: match[1] or rf"\|{match[2]}\|", line)
+
+
 def setup(app: Sphinx) -> None:
-    """Make the benchmarks page before Sphinx looks for its sources."""
+    """Make the benchmarks page before Sphinx looks for its sources, and mend docstrings before numpydoc parses them."""
     app.connect("builder-inited", _make_benchmarks_page)
+    app.connect("autodoc-process-docstring", _escape_moduli, priority=100)

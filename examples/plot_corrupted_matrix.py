@@ -2,8 +2,8 @@
 A corrupted matrix
 ==================
 
-A matrix of rank 3 in which every tenth entry has been replaced by something else, some of it very large. Ordinary PCA is
-drawn away by it; robust PCA finds the matrix and names the spoiled entries.
+A matrix of rank 3 in which every tenth entry is off, some by far more than the signal. Ordinary PCA is drawn
+away by them; robust PCA finds the matrix and names the spoiled entries.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Missing entries
 ===============
 
-Half of the entries are not there at all and one in ten of the others is wrong. NaN marks what is missing; the low-rank
-part fills it in.
+Half of the entries are not there at all and one in ten of the others is wrong. NaN marks what is missing; the
+low-rank part fills it in.
 """
 
 from dataclasses import replace
@@ -28,8 +28,8 @@ missing = rng.random(X.shape) < 0.5
 Y[missing] = np.nan
 
 # %%
-# With this much missing, some rows and columns have far fewer good entries than others. The ``"own_gram"`` update solves
-# each of them by what it has, at a somewhat higher price.
+# With this much missing, some rows and columns have far fewer good entries than others. The ``"own_gram"``
+# update solves each of them by what it has, at a somewhat higher price.
 
 careful = replace(lrpca.Schedule.load("default"), update="own_gram")
 d = lrpca.decompose(Y, rank=3, schedule=careful)

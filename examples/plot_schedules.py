@@ -2,8 +2,8 @@
 Absolute and adaptive schedules
 ===============================
 
-The paper steers its iteration by fixed numbers, learned for one kind of problem. The default measures its thresholds from
-the residual instead. Both on the same problem, and then on the same problem in other units.
+The paper steers its iteration by fixed numbers, learned for one kind of problem. The default measures its
+thresholds from the residual instead. Both on the same problem, and then on the same problem in other units.
 """
 
 import warnings
@@ -54,7 +54,8 @@ axes[0].set(ylabel="relative error of the low-rank part")
 axes[0].legend(frameon=False)
 
 # %%
-# The default does not notice the change. The absolute thresholds are now too small: they declare good entries outliers
-# until nothing is left to fit. That is reported as ``"runaway"``, with a warning and ``converged=False``.
+# The default does not notice the change. The absolute thresholds are now too small: they declare good entries
+# outliers until nothing is left to fit. That is reported as ``"runaway"``, with a warning and
+# ``converged=False``.
 
 plt.show()

@@ -186,6 +186,31 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == ExitCode.USAGE
 
 
+# --- the demo ------------------------------------------------------------------------------------------------
+
+
+def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "-o", "shown", "--frames", "120"]) == ExitCode.DONE
+    out, err = capsys.readouterr()
+    for part in ("120 frames", "background error", "F-measure 0.", "reads of Y", "shown/index.html"):
+        assert part in out
+    assert "rendering" in err and (folder / "shown" / "index.html").stat().st_size > 10_000
+
+
+def test_demo_that_cannot_begin(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for output in ("Y.npy", "Y.npy/demo"):
+        assert main(["demo", "-o", output, "--frames", "20"]) == ExitCode.OUTPUT
+        err = capsys.readouterr().err
+        assert err.startswith("lrpca: ") and output in err and err.count("\n") == 1
+    assert main(["demo", "-o", "shown", "--frames", "5"]) == ExitCode.USAGE
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["demo", "-o", "shown"]) == ExitCode.USAGE
+    assert "pip install lrpca[" in capsys.readouterr().err
+
+
 # --- exit codes --------------------------------------------------------------------------------------------
 
 
@@ -267,11 +292,12 @@ def test_outputs_that_cannot_be_written(folder: Path, capsys: pytest.CaptureFixt
     (folder / "folder.npz").mkdir()
     (folder / "old.npz").write_text("old")
     os.mkfifo("pipe.npz")
-    outputs = ["file/out", "file", "folder.npz", "old.npz", "none/out.npz", "out.csv", "out.npy", "pipe.npz"]
+    os.mkfifo("pipe")
+    outputs = ["file/out", "file", "folder.npz", "old.npz", "none/out.npz", "out.csv", "out.npy", "pipe.npz", "pipe"]
     outputs += ["/proc/out", "/proc/out.npz"] if Path("/proc/self").exists() else []
     before = sorted(folder.rglob("*"))
     for output in outputs:
-        assert decompose("-o", output) == ExitCode.OUTPUT, output
+        assert decompose("-o", output) == ExitCode.OUTPUT, output  # one line: before anything was solved
         out, err = capsys.readouterr()
         assert out == "" and err.startswith(f"lrpca: path={output!r} ") and err.count("\n") == 1 and ";" in err
     assert sorted(folder.rglob("*")) == before and (folder / "old.npz").read_text() == "old"

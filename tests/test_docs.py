@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lrpca.testing import planted
+
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [
@@ -22,10 +24,8 @@ PAGES = [
 
 
 def _example_matrix() -> np.ndarray:
-    """Return the `Y` that pages may use without defining it: rank 5, one entry in twenty spoiled."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 5)) @ rng.standard_normal((5, 200))
-    return X + 10 * rng.standard_normal(X.shape) * (rng.random(X.shape) < 0.05)
+    """Return the `Y` that pages may use without defining it: rank 5, one entry in ten spoiled."""
+    return planted((400, 300), rank=5, outlier_fraction=0.1, random_state=0).Y
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -51,9 +51,7 @@ def test_pages_with_code_are_found() -> None:
 
 @pytest.fixture(scope="module")
 def benchmarks_page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "make_benchmarks_page", ROOT / "docs/make_benchmarks_page.py"
-    )
+    spec = importlib.util.spec_from_file_location("make_benchmarks_page", ROOT / "docs/make_benchmarks_page.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -85,9 +83,7 @@ def test_results_become_tables(benchmarks_page: ModuleType, tmp_path: Path) -> N
 
 
 def test_page_without_results_says_so(benchmarks_page: ModuleType, tmp_path: Path) -> None:
-    assert benchmarks_page.NONE_YET in benchmarks_page.render_page(
-        benchmarks_page.load_results(tmp_path / "absent")
-    )
+    assert benchmarks_page.NONE_YET in benchmarks_page.render_page(benchmarks_page.load_results(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +101,7 @@ def test_page_without_results_says_so(benchmarks_page: ModuleType, tmp_path: Pat
         ),
     ],
 )
-def test_broken_result_file_is_refused(
-    benchmarks_page: ModuleType, tmp_path: Path, text: str, message: str
-) -> None:
+def test_broken_result_file_is_refused(benchmarks_page: ModuleType, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         benchmarks_page.load_results(tmp_path)

@@ -48,9 +48,7 @@ def test_import_is_quick() -> None:
 
 
 def test_public_names_resolve() -> None:
-    assert {"decompose", "Decomposition", "Schedule", "ConvergenceWarning", "__version__"} <= set(
-        lrpca.__all__
-    )
+    assert {"decompose", "Decomposition", "Schedule", "ConvergenceWarning", "__version__"} <= set(lrpca.__all__)
     assert set(lrpca.__all__) <= set(dir(lrpca))
     for name in lrpca.__all__:
         assert getattr(lrpca, name) is not None

@@ -32,9 +32,7 @@ class Wheel:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     folder = tmp_path_factory.mktemp("wheel")
-    built = _run(
-        sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder
-    )
+    built = _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = folder.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
@@ -66,6 +64,7 @@ def test_wheel_holds_types_models_and_licence(wheel: Wheel) -> None:
     assert "lrpca/py.typed" in wheel.names
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.names)
     assert all(name.startswith(("lrpca/", "lrpca-")) for name in wheel.names)
+    assert not [name for name in wheel.names if "__pycache__" in name or name.endswith((".pyc", ".nbi", ".nbc"))]
 
 
 def test_core_dependencies_are_three(wheel: Wheel) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 if TYPE_CHECKING:
     import typer
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from lrpca.decomposition import State
     from lrpca.schedule import Schedule
@@ -165,13 +165,14 @@ def _add_demo(app: "typer.Typer") -> None:
         output: Annotated[
             Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the pictures and the page.")
         ] = Path("lrpca-demo"),
+        frames: Annotated[int, typer.Option(min=20, metavar="N", help="Frames to render.")] = 300,
     ) -> None:
         """Separate a rendered street scene into background and what moves, and measure how well."""
-        with _short_messages(), _exit_with(ExitCode.OUTPUT):
+        with _short_messages(), _exit_with(ExitCode.OUTPUT, OSError):
             from lrpca.demo import run
 
             with _stages() as say:
-                result = run(output, progress=say)
+                result = run(output, n_frames=frames, progress=say)
             _print_table(
                 {
                     "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",
@@ -199,25 +200,21 @@ def _load_schedule(name: str | None) -> "Schedule | None":
 
 
 @contextmanager
-def _exit_with(code: ExitCode) -> Iterator[None]:
-    """Turn what can be foreseen to go wrong into one line on stderr and an exit code."""
+def _exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
+    """Turn errors that can be foreseen (OSError and ValueError) into one line on stderr and an exit code."""
     import typer
 
     try:
         yield
+        return
     except ImportError as error:
         message, code = str(error), ExitCode.USAGE
     except MemoryError as error:
-        message, code = (
-            f"out of memory ({error or 'no details'}); leave the full matrices out",
-            ExitCode.FAILED,
-        )
-    except OSError as error:  # of the system, unlike ours, which have no number
-        message = f"{error.filename!r} failed ({error.strerror}); choose another" if error.errno else str(error)
-    except ValueError as error:
+        message, code = f"out of memory ({error}); leave the full matrices out", ExitCode.FAILED
+    except errors or (OSError, ValueError) as error:
         message = str(error)
-    else:
-        return
+        if isinstance(error, OSError) and error.errno:  # of the system, not in our form
+            message = f"path={str(error.filename)!r} failed ({error.strerror}); choose another"
     typer.echo(f"lrpca: {message}", err=True)
     raise typer.Exit(code)
 
@@ -238,7 +235,7 @@ def _short_messages() -> Iterator[None]:
         typer.echo(f"lrpca: warning: {message}", err=True)
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        raise typer.Exit(ExitCode.TERMINATED)  # unwinds, so that temporary files are removed
+        raise SystemExit(ExitCode.TERMINATED)  # unwinds, so that temporary files are removed
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
@@ -246,7 +243,7 @@ def _short_messages() -> Iterator[None]:
             warnings.showwarning = show
             yield
     except KeyboardInterrupt:
-        typer.echo("lrpca: interrupted, nothing was written", err=True)
+        typer.echo("lrpca: interrupted, nothing half-written is left", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -256,8 +253,9 @@ def _short_messages() -> Iterator[None]:
 def _progress(quiet: bool) -> Iterator["Callable[[State], None] | None"]:
     """Hand out a callback that shows each iteration: live on a terminal, otherwise one line each."""
     import typer
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.spinner import Spinner
 
     if quiet:
         yield None
@@ -265,11 +263,13 @@ def _progress(quiet: bool) -> Iterator["Callable[[State], None] | None"]:
         yield lambda state: typer.echo("  ".join(f"{k} {v}" for k, v in _cells(state).items()), err=True)
     else:
         shown: deque[dict[str, str]] = deque(maxlen=LIVE_ROWS)
-        with Live(_live_table(shown), console=Console(stderr=True), transient=True) as live:
+        sign = Spinner("dots", "solving (on its first use the library is compiled, which takes a while)")
+        with Live(sign, console=Console(stderr=True), transient=True) as live:
 
             def show(state: "State") -> None:
                 shown.append(_cells(state))
-                live.update(_live_table(shown))
+                sign.update(text="solving")
+                live.update(Group(sign, _live_table(shown)))
 
             yield show
 
@@ -291,7 +291,7 @@ def _cells(state: "State") -> dict[str, str]:
     """Return the numbers of an iteration as text."""
     return {
         "iteration": f"{state.iteration:>3}",
-        "threshold": _text(state.threshold, ".3g"),
+        "threshold": _text(state.threshold, ".2e"),
         "change": _text(state.change, ".1e"),
         "kept": _text(state.kept, ".1%"),
         "seconds": _text(state.seconds, ".3f"),
@@ -303,19 +303,17 @@ def _text(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _live_table(rows: Iterable[dict[str, str]]) -> "RenderableType":
-    """Return the last iterations as a table, under a sign of life."""
-    from rich.console import Group
-    from rich.spinner import Spinner
+def _live_table(rows: Iterable[dict[str, str]]) -> "Table":
+    """Return the last iterations as a table."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2))
-    for name in ("iteration", "threshold", "change", "kept", "seconds"):
-        table.add_column(name, justify="right")
     for row in rows:
+        if not table.columns:
+            for name in row:
+                table.add_column(name, justify="right")
         table.add_row(*row.values())
-    waiting = Spinner("dots", "solving (on its first use the library is compiled, which takes a while)")
-    return Group(Spinner("dots", "solving"), table) if table.row_count else waiting
+    return table
 
 
 def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:

@@ -61,7 +61,7 @@ def _choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: st
     if not matrices:
         raise RefusedError(f"path={str(file)!r} holds no 2-D array of numbers ({listing}); reshape or store one")
     if len(matrices) > 1:
-        raise RefusedError(f"path={str(file)!r} holds several matrices ({listing}); choose one with key=")
+        raise RefusedError(f"path={str(file)!r} holds several matrices ({listing}); choose one with key= (--key)")
     return matrices[0]
 
 

@@ -146,7 +146,7 @@ def check_writable(
     single = target.suffix.lower() in SINGLE_FILES
     if target.suffix.lower() in UNWRITTEN and not target.is_dir():
         raise ValueError(f"path={str(target)!r} ends in {target.suffix}; use .npz, .mat or the name of a folder")
-    if target.exists() and (single != target.is_file()):
+    if target.exists() and not (target.is_file() if single else target.is_dir()):
         raise FileExistsError(f"path={str(target)!r} is in the way of the result; choose another name")
     for file in [target] if single else [target / name for name in RESULT_FILES]:
         if file.exists() and source is not None and file.samefile(source):

@@ -183,8 +183,8 @@ def influence(tile: Any, clip: Any, cutoff: Any, keep: Any, column_kept: Any, su
 
 
 def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
-    zero = clip - clip
-    one = zero + np.float32(1)
+    zero = _cast(0.0, clip)
+    one = _cast(1.0, clip)
     s0 = s1 = s2 = s3 = zero
     n0 = n1 = n2 = n3 = zero
     for j in range(m):
@@ -221,8 +221,8 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
 
 
 def _influence_complex(tile, clip, cutoff, keep, column_kept, sums, m):
-    zero = clip - clip
-    one = zero + np.float32(1)
+    zero = _cast(0.0, clip)
+    one = _cast(1.0, clip)
     sums[0] = zero
     for q in range(4):
         norm = zero
@@ -275,7 +275,7 @@ def energy(tile, rows, m):
 
 @jit
 def _rows_times_4(tile, panel, out, k, m):
-    zero = out[0, k] - out[0, k]
+    zero = _cast(0.0, out[0, k])
     a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = zero
     c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = zero
     for j in range(m):
@@ -311,7 +311,7 @@ def _rows_times_4(tile, panel, out, k, m):
 
 @jit
 def _rows_times_1(tile, panel, out, k, m):
-    zero = out[0, k] - out[0, k]
+    zero = _cast(0.0, out[0, k])
     a = b = c = d = zero
     for j in range(m):
         v = panel[j]

@@ -75,6 +75,20 @@ class DenseMatrix:
             observed &= self.mask[rows, columns]
         return values, observed
 
+    def take_rows(
+        self,
+        indices: Any,  # (m,) int
+    ) -> DenseMatrix:
+        """Return some rows as a matrix of its own (a copy of them)."""
+        return DenseMatrix(self.array[indices], None if self.mask is None else self.mask[indices])
+
+    def take_columns(
+        self,
+        indices: Any,  # (m,) int
+    ) -> DenseMatrix:
+        """Return some columns, as rows of a matrix of its own (a copy of them)."""
+        return DenseMatrix(self.array[:, indices].T, None if self.mask is None else self.mask[:, indices].T)
+
     def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
         """Yield (first row, block of rows, its mask or None): one more read of Y, in order, for lazy results."""
         for start in range(0, self.shape[0], rows):

@@ -36,6 +36,15 @@ class SparseMatrix(DenseMatrix):
             observed &= self.mask[rows, columns]
         return values, observed
 
+    def take_rows(self, indices: Any) -> DenseMatrix:
+        """Return some rows, made dense, as a matrix of its own."""
+        return DenseMatrix(self.array[indices].toarray(), None if self.mask is None else self.mask[indices])
+
+    def take_columns(self, indices: Any) -> DenseMatrix:
+        """Return some columns, made dense, as rows of a matrix of its own."""
+        mask = None if self.mask is None else self.mask[:, indices].T
+        return DenseMatrix(self.array[:, indices].toarray().T, mask)
+
     def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
         """Yield (first row, dense block of rows, its mask or None)."""
         for start in range(0, self.shape[0], rows):

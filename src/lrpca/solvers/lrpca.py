@@ -25,12 +25,15 @@ from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.lagging import needs_own_grams, rescue_lost
 from lrpca.solvers.start import Survey, spectral_start, survey
 from lrpca.solvers.stopping import AbsoluteStopping, AdaptiveStopping
 from lrpca.solvers.thresholds import AbsoluteThresholds, AdaptiveThresholds
 
 # The paper starts from an exact SVD: its published models need this many power steps to show their own counts.
 _POWER_STEPS = {"absolute": 3, "adaptive": 1}
+# How often rows and columns that were left behind are fitted anew at the end of a run.
+_RESCUES = 3
 DEFAULT_MAX_ITER = 100
 
 
@@ -75,6 +78,7 @@ def solve(
     history: list[Record] = []
     result: Pass | None = None
     reason = "max_iter"
+    rescues = 0
     for k in range(1, max_iter + 1):
         began = time.perf_counter()
         numbers = thresholds.at(k, L, R, warm=start is not None)
@@ -83,7 +87,7 @@ def solve(
             break
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = schedule.update == "own_gram"
+        grams = schedule.update == "own_gram" or (adaptive and needs_own_grams(result, facts))
         A = R.conj() if np.iscomplexobj(R) else R
         B = L.conj() if row_weight is None else L.conj() * row_weight[:, None]
         result = matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
@@ -110,6 +114,10 @@ def solve(
             reason = "callback"
             break
         verdict = stopping.verdict(history, size)
+        if verdict in ("tol", "noise_floor", "stalled") and adaptive and rescues < _RESCUES:
+            rescues += 1
+            if rescue_lost(matrix, L, R, result, facts):
+                continue
         if verdict is not None:
             reason = verdict
             break
@@ -118,7 +126,7 @@ def solve(
 
 def _step(factor: float, result: Pass, schedule: Schedule) -> float:
     """Return the step η: absolute schedules say it; adaptive ones divide by the share of entries the pass kept."""
-    if schedule.kind == "absolute" or schedule.update == "own_gram":
+    if schedule.kind == "absolute" or result.row_grams is not None:
         return factor
     return factor / max(iteration.kept_share(result), 1e-6)
 
@@ -126,5 +134,5 @@ def _step(factor: float, result: Pass, schedule: Schedule) -> float:
 def _directions(L: Any, R: Any, result: Pass, update: str, weight: Any) -> tuple[Any, Any]:
     if update == "scaled":
         return iteration.scaled_directions(L, R, result, weight)
-    directions = iteration.own_gram_directions if update == "own_gram" else iteration.scaled_directions
+    directions = iteration.scaled_directions if result.row_grams is None else iteration.own_gram_directions
     return iteration.without_double_counting(L, R, *directions(L, R, result, weight), weight)
