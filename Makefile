@@ -54,7 +54,7 @@ test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choos
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json
-	$(BIN)/python benchmarks/run.py
+	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script; done
 
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))

@@ -43,10 +43,10 @@ def decompose(*arguments: str, file: str = "Y.npy", rank: str = "3") -> int:
     return main(["decompose", file, "--rank", rank, *arguments])
 
 
-def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     """Run the command as a process of its own."""
     command = [sys.executable, "-m", "lrpca", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def relative_error(found: np.ndarray) -> float:
@@ -312,20 +312,21 @@ def test_the_input_is_never_replaced(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["out", "out.npz", "out.mat", "old"])
-def test_a_disk_that_fills_up_leaves_nothing_behind(folder: Path, output: str) -> None:
+def test_a_disk_that_fills_up_leaves_nothing_behind(
+    folder: Path, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert decompose("-o", "old") == ExitCode.DONE  # also sees to it that nothing is compiled under the limit
     (folder / "old" / "L.npy").write_text("old")
     before = sorted(folder.rglob("*"))
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    process = start(
-        *("decompose", "Y.npy", "--rank", "3", "-o", output, "--sparse", "--force", "--quiet"),
-        preexec_fn=limit,
-    )
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (ExitCode.OUTPUT, "")
+    capsys.readouterr()
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, usual[1]))
+    try:
+        code = decompose("-o", output, "--sparse", "--force", "--quiet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    out, err = capsys.readouterr()
+    assert (code, out) == (ExitCode.OUTPUT, "")
     assert err.startswith(f"lrpca: path={output!r} cannot be written (") and err.count("\n") == 1
     assert sorted(folder.rglob("*")) == before and (folder / "old" / "L.npy").read_text() == "old"
 

@@ -73,12 +73,10 @@ def test_numbers_are_in_the_json_and_on_the_page(finished):
     assert [record["iteration"] for record in numbers["history"]] == list(range(1, result.n_iter + 1))
     html = result.page.read_text(encoding="utf-8")
     assert f"{result.f_measure:.3f}" in html and f"{result.background_error:.2%}" in html
-    assert "majority vote" in html and "5 x 5" in html
+    assert "majority vote" in html and "3 x 3" in html
     images = re.findall(r'"data:image/png;base64,([^"]*)"', html)
     assert len(images) >= 4 + 4 * 4 + 5
-    assert (result.output_directory / "frame.png").read_bytes() in {
-        base64.b64decode(image) for image in images
-    }
+    assert (result.output_directory / "frame.png").read_bytes() in {base64.b64decode(image) for image in images}
     assert not re.search(r"https?://", html)
 
 

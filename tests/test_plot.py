@@ -111,9 +111,7 @@ def test_residual_histogram_shows_shares_and_threshold(axes):
     far = rng.random(noise.shape) < 0.1
     Y = L @ R.T + np.where(far, 2.0, noise)
     Y[:, 0] = np.nan
-    patch, lines = plot.residual_histogram(
-        Y, Result(L, R, outlier_threshold=np.array([[1.0], [3.0]])[:1]), ax=axes
-    )
+    patch, lines = plot.residual_histogram(Y, Result(L, R, outlier_threshold=np.array([[1.0], [3.0]])[:1]), ax=axes)
     shares, edges, _ = patch.get_data()
     middle = (edges[:-1] + edges[1:]) / 2
     assert shares[np.abs(middle) < 0.55].sum() == pytest.approx(0.9, abs=0.01)

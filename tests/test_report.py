@@ -14,9 +14,7 @@ Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")
 
 MAGENTA, GREEN = (255, 0, 255), (0, 200, 0)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="Chromium is not installed; apt-get install chromium"
-)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; apt-get install chromium")
 
 
 class Resources(HTMLParser):

@@ -147,7 +147,7 @@ def _add_decompose(app: "typer.Typer") -> None:
                 files.check_room(output, Y, sparse + low_rank)
             solve = partial(lrpca.decompose, Y, rank, tol=tol, max_iter=max_iter, random_state=seed)
             began = time.perf_counter()
-            with _exit_with(ExitCode.INPUT), _progress(quiet) as show:
+            with _exit_with(ExitCode.INPUT, ValueError), _progress(quiet) as show:
                 d = solve(schedule=learned, callback=show)
             total = {"total_seconds": time.perf_counter() - began}
             with _exit_with(ExitCode.OUTPUT):
@@ -204,6 +204,7 @@ def _exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
     """Turn errors that can be foreseen (OSError and ValueError) into one line on stderr and an exit code."""
     import typer
 
+    foreseen = errors or (OSError, ValueError)
     try:
         yield
         return
@@ -211,7 +212,7 @@ def _exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
         message, code = str(error), ExitCode.USAGE
     except MemoryError as error:
         message, code = f"out of memory ({error}); leave the full matrices out", ExitCode.FAILED
-    except errors or (OSError, ValueError) as error:
+    except foreseen as error:
         message = str(error)
         if isinstance(error, OSError) and error.errno:  # of the system, not in our form
             message = f"path={str(error.filename)!r} failed ({error.strerror}); choose another"

@@ -34,9 +34,7 @@ class StreetScene:
     foreground: NDArray[np.bool_]
 
 
-def street_scene(
-    n_frames: int = 300, height: int = 160, width: int = 240, random_state: int | None = 0
-) -> StreetScene:
+def street_scene(n_frames: int = 300, height: int = 160, width: int = 240, random_state: int | None = 0) -> StreetScene:
     """Render a street with walking figures and cars in front of a fixed camera.
 
     The background is a textured street in slowly changing light with a tree that waves in the wind; a dozen
@@ -68,9 +66,7 @@ def street_scene(
     """
     for name, value, least in (("n_frames", n_frames, 1), ("height", height, 32), ("width", width, 32)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(
-                f"{name}={value!r} is not an integer of at least {least}; use {name}={least} or more"
-            )
+            raise ValueError(f"{name}={value!r} is not an integer of at least {least}; use {name}={least} or more")
     rng = np.random.default_rng(random_state)
     scale, shape = height / street.DESIGN_HEIGHT, (int(height), int(width))
     backdrop, tree = street.backdrop(shape, scale, rng), street.Tree(shape, scale, rng)

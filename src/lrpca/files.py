@@ -185,15 +185,15 @@ def check_room(path: str | os.PathLike[str], Y: Matrix, n_matrices: int) -> None
     """
     target = Path(path)
     n_bytes = Y.size * np.result_type(Y.dtype, np.float32).itemsize
-    size = f"{n_bytes / 2**30:.1f} GiB"
+    size = f"{n_bytes / 1e9:.3g} GB"
     if target.suffix.lower() == ".mat" and n_matrices and n_bytes >= MAT_LIMIT:
         raise ValueError(
-            f"path={str(target)!r} is to hold a matrix of {size}, .mat takes 2 at most; use .npz or a folder"
+            f"path={str(target)!r} is to hold a matrix of {size}, .mat takes 2.1 at most; use .npz or a folder"
         )
     free = shutil.disk_usage(target if target.is_dir() else Path(os.path.realpath(target)).parent).free
     if n_matrices * n_bytes > free:
         raise OSError(
-            f"path={str(target)!r} has {free / 2**30:.1f} GiB free for {n_matrices} matrices of {size}; "
+            f"path={str(target)!r} has {free / 1e9:.3g} GB free for {n_matrices} matrices of {size}; "
             "make room or leave the full matrices out"
         )
 

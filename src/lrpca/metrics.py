@@ -58,9 +58,7 @@ def relative_error(X: ArrayLike, X_true: ArrayLike) -> float:
     """
     estimate, truth = np.asarray(X), np.asarray(X_true)
     if estimate.shape != truth.shape:
-        raise ValueError(
-            f"X.shape={estimate.shape} is not X_true.shape={truth.shape}; compare arrays of one shape"
-        )
+        raise ValueError(f"X.shape={estimate.shape} is not X_true.shape={truth.shape}; compare arrays of one shape")
     error2, norm2 = 0.0, 0.0
     # A view where the memory allows it; otherwise (a strided slice) NumPy copies.
     a, b = estimate.reshape(-1), truth.reshape(-1)
@@ -98,9 +96,7 @@ def precision_recall_f(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | Non
     """
     found, real = _boolean("mask", mask), _boolean("truth", truth)
     if found.shape != real.shape:
-        raise ValueError(
-            f"mask.shape={found.shape} is not truth.shape={real.shape}; compare masks of one shape"
-        )
+        raise ValueError(f"mask.shape={found.shape} is not truth.shape={real.shape}; compare masks of one shape")
     if valid is not None:
         scored = np.broadcast_to(_boolean("valid", valid), real.shape)
         found, real = found & scored, real & scored
@@ -148,9 +144,7 @@ def _doubled(values: NDArray[Any]) -> NDArray[Any]:
 def _boolean(name: str, values: ArrayLike) -> NDArray[np.bool_]:
     array = np.asarray(values)
     if array.dtype != np.bool_:
-        raise ValueError(
-            f"{name}.dtype={array.dtype} is not bool; compare with a threshold first, e.g. {name} > 0"
-        )
+        raise ValueError(f"{name}.dtype={array.dtype} is not bool; compare with a threshold first, e.g. {name} > 0")
     return array
 
 

@@ -60,8 +60,8 @@ def convergence(
 
     Examples
     --------
-    >>> import lrpca, lrpca.plot
-    >>> d = lrpca.decompose([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], rank=1)
+    >>> import lrpca
+    >>> d = lrpca.decompose(lrpca.testing.planted().Y, rank=5)
     >>> lines = lrpca.plot.convergence(d)
     >>> len(lines)
     1
@@ -163,10 +163,10 @@ def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> 
 
     Examples
     --------
-    >>> import lrpca, lrpca.plot
-    >>> d = lrpca.decompose([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], rank=1)
+    >>> import lrpca
+    >>> d = lrpca.decompose(lrpca.testing.planted().Y, rank=5)
     >>> len(lrpca.plot.singular_values(d))
-    1
+    5
     """
     # L = U Σ^½ and R = V Σ^½, so the columns of both have the norms σ^½.
     values = np.linalg.norm(decomposition.L, axis=0) * np.linalg.norm(decomposition.R, axis=0)
@@ -214,9 +214,9 @@ def residual_histogram(
 
     Examples
     --------
-    >>> import lrpca, lrpca.plot
-    >>> Y = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
-    >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=1))
+    >>> import lrpca
+    >>> Y = lrpca.testing.planted().Y
+    >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=5))
     """
     data = np.asarray(Y)
     rng = np.random.default_rng(random_state)
@@ -234,9 +234,7 @@ def residual_histogram(
     axes.set_yscale("log")
     sides = (-threshold, threshold) if signed else (threshold,)
     lines = [axes.axvline(side, color="C1", linewidth=1.4, linestyle="--") for side in sides]
-    lines[-1].set_label(
-        f"outlier threshold ±{threshold:.3g}" if signed else f"outlier threshold {threshold:.3g}"
-    )
+    lines[-1].set_label(f"outlier threshold ±{threshold:.3g}" if signed else f"outlier threshold {threshold:.3g}")
     axes.set_xlabel("residual")
     axes.set_ylabel("share of entries")
     axes.legend()
@@ -263,9 +261,7 @@ def style(*, dark: bool = False) -> Iterator[None]:
     from cycler import cycler
 
     ink, faint = ("#d7dde6", "#3a4453") if dark else ("#1f2733", "#d5dbe3")
-    lines = (
-        ("#6ea8fe", "#ffb454", "#5fd3a5", "#f48fb1") if dark else ("#2563eb", "#d9730d", "#0f8a5f", "#c2357a")
-    )
+    lines = ("#6ea8fe", "#ffb454", "#5fd3a5", "#f48fb1") if dark else ("#2563eb", "#d9730d", "#0f8a5f", "#c2357a")
     settings: Any = {
         "axes.edgecolor": faint,
         "axes.facecolor": "none",
@@ -314,9 +310,7 @@ def _curve(decomposition: Decomposition, quantity: str, against: str) -> tuple[l
 def _grey(picture: ArrayLike) -> NDArray[np.float32]:
     array = np.asarray(picture)
     if array.ndim != 2:
-        raise ValueError(
-            f"images has a picture of shape {array.shape}, not (height, width); give grey pictures"
-        )
+        raise ValueError(f"images has a picture of shape {array.shape}, not (height, width); give grey pictures")
     return array.astype(np.float32) * (255 if array.dtype == np.bool_ else 1)
 
 

@@ -161,9 +161,7 @@ class Page:
             How many in a row, where the window is wide enough.
         """
         if not 1 <= columns <= 6:
-            raise ValueError(
-                f"columns={columns} is not between 1 and 6; choose how many pictures stand in a row"
-            )
+            raise ValueError(f"columns={columns} is not between 1 and 6; choose how many pictures stand in a row")
         figures = "".join(_figure(picture) for picture in pictures)
         self._body.append(f'<div class="pictures columns-{columns}">{figures}</div>')
 
@@ -178,9 +176,7 @@ class Page:
         for colour, _ in entries:
             if not re.fullmatch("#[0-9a-fA-F]{6}", colour):
                 raise ValueError(f"entries={colour!r} is not a colour; write it as '#rrggbb'")
-        items = "".join(
-            f'<span><i style="background:{colour}"></i>{escape(text)}</span>' for colour, text in entries
-        )
+        items = "".join(f'<span><i style="background:{colour}"></i>{escape(text)}</span>' for colour, text in entries)
         self._body.append(f'<p class="legend">{items}</p>')
 
     def table(
@@ -274,9 +270,7 @@ def image_png(image: NDArray[Any]) -> bytes:
     except ImportError as error:
         raise ImportError("pictures need pillow, which is not installed; pip install lrpca[plot]") from error
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3) or image.size == 0:
-        raise ValueError(
-            f"image.shape={image.shape} is not (height, width) or (height, width, 3); give one picture"
-        )
+        raise ValueError(f"image.shape={image.shape} is not (height, width) or (height, width, 3); give one picture")
     scaled = image * np.uint8(255) if image.dtype == np.bool_ else np.clip(np.rint(image), 0, 255)
     picture = Image.fromarray(np.ascontiguousarray(scaled, dtype=np.uint8))
     buffer = io.BytesIO()

@@ -36,9 +36,7 @@ def capsule(x: Float, y: Float, a: Point, b: Point, radius: float) -> Float:
     return distance
 
 
-def box(
-    x: Float, y: Float, left: float, top: float, right: float, bottom: float, corner: float = 0.0
-) -> Float:
+def box(x: Float, y: Float, left: float, top: float, right: float, bottom: float, corner: float = 0.0) -> Float:
     """Return the distance to a box whose corners have the radius `corner`."""
     dx = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
     dy = np.abs(y - (top + bottom) / 2) - (bottom - top) / 2 + corner
@@ -308,9 +306,7 @@ class Tree:
         """Return grey levels and coverage, (rows, columns) each, as of one frame."""
         gust = 0.65 * sin(2 * pi * frame / 23) + 0.35 * sin(2 * pi * frame / 57 + 1)
         shift = 1.1 * gust * self.sway + 0.25 * sin(2 * pi * frame / 9) * self.flutter
-        source = np.clip(
-            np.arange(self.shade.shape[1], dtype=np.float32) - shift, 0, self.shade.shape[1] - 1.01
-        )
+        source = np.clip(np.arange(self.shade.shape[1], dtype=np.float32) - shift, 0, self.shade.shape[1] - 1.01)
         i, j = np.arange(self.shade.shape[0])[:, None], source.astype(np.intp)
         weight = source - j.astype(np.float32)
         shade = self.shade[i, j] * (1 - weight) + self.shade[i, j + 1] * weight

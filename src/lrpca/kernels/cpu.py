@@ -3,36 +3,384 @@
 `rectangle_pass` is serial and releases the GIL; threads come on top, over a fixed partition of the matrix, so the bits
 of the result do not depend on their number (see `lrpca.matrices.dense`). It is `lrpca.kernels.reference.dense_pass`
 at the speed of the memory or of the multiply-adds (three per entry and component), whichever is slower.
+
+Vector loops run over one tile of four rows that stays in the first-level cache. A tile is a flat buffer of ``4 * TILE``
+numbers (row q starts at ``q * TILE``), a panel holds one row of ``TILE`` numbers per component. The constant offsets
+tell LLVM that rows do not overlap, which is what lets it vectorise: one big loop over arrays does not. The rank is
+treated in chunks of five, with a short first chunk for the rest, so one compiled kernel serves every rank. Two
+components per chunk are avoided on purpose: LLVM then vectorises over the pair instead of over the columns, ten times
+slower. ``fastmath`` must not contain ``nnan``: NaN marks a missing entry, and every comparison with it must be False.
+
+Everything compiled is in this one file: numba's cache on disk is renewed when the file of the *outer* function changes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic, overload
 
-from lrpca.kernels.tiles import (
-    TILE,
-    ask_for,
-    columns_times,
-    energy,
-    influence,
-    jit,
-    kept_indicator,
-    residual,
-    rows_times,
-)
-
+TILE = 512
 # The panels of R and CᵀB for one stretch of columns stay in the second-level cache.
 _STRETCH_BYTES = 384 * 1024
 
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_jit = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
 
-@jit
+
+@intrinsic
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of ``array[index]``: a read soon to come, kept in the second-level cache."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        integer = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, integer, integer, integer])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, integer(0), integer(2), integer(1)])
+        return context.get_dummy_value()
+
+    return numba.void(array, numba.intp), generate
+
+
+@intrinsic
+def _cast(typing_context: Any, value: Any, like: Any) -> Any:
+    """Convert a stored number (uint16, say) to the arithmetic type; numba alone would go to float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], signature.args[0], signature.args[1])
+
+    return like(value, like), generate
+
+
+@_jit
+def _ask_for(flat, start, count):
+    """Prefetch `count` entries of `flat` from `start` on."""
+    step = 64 // flat.itemsize
+    for j in range(0, count, step):
+        _prefetch(flat, start + j)
+
+
+@_jit
+def _one(M, i, k):
+    return (M[i, k],)
+
+
+@_jit
+def _three(M, i, k):
+    return (M[i, k], M[i, k + 1], M[i, k + 2])
+
+
+@_jit
+def _four(M, i, k):
+    return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3])
+
+
+@_jit
+def _five(M, i, k):
+    return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3], M[i, k + 4])
+
+
+# ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
+
+
+@_jit
+def _load(tile, y0, y1, y2, y3, m):
+    zero = tile[0]
+    for j in range(m):
+        tile[j] = _cast(y0[j], zero)
+        tile[TILE + j] = _cast(y1[j], zero)
+        tile[2 * TILE + j] = _cast(y2[j], zero)
+        tile[3 * TILE + j] = _cast(y3[j], zero)
+
+
+@_jit
+def _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
+    zero = tile[0]
+    for j in range(m):
+        v = panel[j]
+        tile[j] = _cast(y0[j], zero) - a[0] * v
+        tile[TILE + j] = _cast(y1[j], zero) - b[0] * v
+        tile[2 * TILE + j] = _cast(y2[j], zero) - c[0] * v
+        tile[3 * TILE + j] = _cast(y3[j], zero) - d[0] * v
+
+
+@_jit
+def _load_minus_3(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
+    zero = tile[0]
+    for j in range(m):
+        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
+        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w)
+        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w)
+        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w)
+        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w)
+
+
+@_jit
+def _load_minus_4(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
+    zero = tile[0]
+    for j in range(m):
+        u, v, w, x = panel[j], panel[TILE + j], panel[2 * TILE + j], panel[3 * TILE + j]
+        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x)
+        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x)
+        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x)
+        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x)
+
+
+@_jit
+def _load_minus_5(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
+    zero = tile[0]
+    for j in range(m):
+        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
+        x, z = panel[3 * TILE + j], panel[4 * TILE + j]
+        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z)
+        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z)
+        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z)
+        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z)
+
+
+@_jit
+def _minus_1(tile, a, b, c, d, panel, m):
+    for j in range(m):
+        v = panel[j]
+        tile[j] -= a[0] * v
+        tile[TILE + j] -= b[0] * v
+        tile[2 * TILE + j] -= c[0] * v
+        tile[3 * TILE + j] -= d[0] * v
+
+
+@_jit
+def _minus_5(tile, a, b, c, d, panel, m):
+    for j in range(m):
+        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
+        x, z = panel[3 * TILE + j], panel[4 * TILE + j]
+        tile[j] -= a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z
+        tile[TILE + j] -= b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z
+        tile[2 * TILE + j] -= c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z
+        tile[3 * TILE + j] -= d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z
+
+
+@_jit
+def _residual(tile, y0, y1, y2, y3, rows, panel, rank, m):
+    """Set tile = Y - rows @ panel for four stored rows of Y and the four rows of L in `rows`."""
+    k = rank % 5
+    if rank == 0:
+        _load(tile, y0, y1, y2, y3, m)
+    elif k == 0:
+        a5, b5, c5, d5 = _five(rows, 0, 0), _five(rows, 1, 0), _five(rows, 2, 0), _five(rows, 3, 0)
+        _load_minus_5(tile, y0, y1, y2, y3, a5, b5, c5, d5, panel, m)
+        k = 5
+    elif k == 4:
+        a4, b4, c4, d4 = _four(rows, 0, 0), _four(rows, 1, 0), _four(rows, 2, 0), _four(rows, 3, 0)
+        _load_minus_4(tile, y0, y1, y2, y3, a4, b4, c4, d4, panel, m)
+    elif k == 3:
+        a3, b3, c3, d3 = _three(rows, 0, 0), _three(rows, 1, 0), _three(rows, 2, 0), _three(rows, 3, 0)
+        _load_minus_3(tile, y0, y1, y2, y3, a3, b3, c3, d3, panel, m)
+    else:
+        a, b, c, d = _one(rows, 0, 0), _one(rows, 1, 0), _one(rows, 2, 0), _one(rows, 3, 0)
+        _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m)
+        if k == 2:
+            a, b, c, d = _one(rows, 0, 1), _one(rows, 1, 1), _one(rows, 2, 1), _one(rows, 3, 1)
+            _minus_1(tile, a, b, c, d, panel[TILE:], m)
+    while k < rank:
+        a5, b5, c5, d5 = _five(rows, 0, k), _five(rows, 1, k), _five(rows, 2, k), _five(rows, 3, k)
+        _minus_5(tile, a5, b5, c5, d5, panel[k * TILE :], m)
+        k += 5
+
+
+# ------------------------------------------------------------------------------------------ influence C = ψ(D)
+
+
+def influence(tile: Any, clip: Any, cutoff: Any, keep: Any, column_kept: Any, sums: Any, m: Any) -> None:
+    """Replace D by C = clip(D) where |D| <= cutoff, else 0; count |D| <= keep by row and column; sum |C|².
+
+    `sums` receives ‖C‖² and the four row counts. `keep` None means cutoff: one comparison less, for all influences but
+    the soft one. Numba chooses the form by type.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
+    zero, one = _cast(0.0, clip), _cast(1.0, clip)
+    s0 = s1 = s2 = s3 = zero
+    n0 = n1 = n2 = n3 = zero
+    for j in range(m):
+        x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
+        w0 = one if abs(x0) <= cutoff else zero
+        w1 = one if abs(x1) <= cutoff else zero
+        w2 = one if abs(x2) <= cutoff else zero
+        w3 = one if abs(x3) <= cutoff else zero
+        c0 = min(max(x0, -clip), clip) if abs(x0) <= cutoff else zero
+        c1 = min(max(x1, -clip), clip) if abs(x1) <= cutoff else zero
+        c2 = min(max(x2, -clip), clip) if abs(x2) <= cutoff else zero
+        c3 = min(max(x3, -clip), clip) if abs(x3) <= cutoff else zero
+        tile[j] = c0
+        tile[TILE + j] = c1
+        tile[2 * TILE + j] = c2
+        tile[3 * TILE + j] = c3
+        s0 += c0 * c0
+        s1 += c1 * c1
+        s2 += c2 * c2
+        s3 += c3 * c3
+        n0 += w0
+        n1 += w1
+        n2 += w2
+        n3 += w3
+        column_kept[j] += (w0 + w1) + (w2 + w3)
+    sums[0] = (s0 + s1) + (s2 + s3)
+    sums[1], sums[2], sums[3], sums[4] = n0, n1, n2, n3
+
+
+def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
+    zero, one = _cast(0.0, clip), _cast(1.0, clip)
+    limit = cutoff if keep is None else keep
+    sums[0] = zero
+    for q in range(4):
+        row = tile[q * TILE :]
+        norm = count = zero
+        for j in range(m):
+            x = row[j]
+            size = np.sqrt(x.real * x.real + x.imag * x.imag)
+            kept = one if size <= limit else zero
+            shrink = clip / size if size > clip else one
+            inside = size <= cutoff
+            row[j] = x * shrink if inside else _cast(0.0, x)
+            norm += (size * shrink) * (size * shrink) if inside else zero
+            count += kept
+            column_kept[j] += kept
+        sums[0] += norm
+        sums[q + 1] = count
+
+
+@overload(influence, jit_options={"fastmath": _FASTMATH, "error_model": "numpy"})
+def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
+    fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
+    return _influence_real if fast else _influence_general
+
+
+@_jit
+def _kept_indicator(tile, keep, kept, m):
+    """Set kept = 1 where |tile| <= keep, else 0 (before `influence` overwrites the tile)."""
+    for q in range(4):
+        for j in range(m):
+            kept[q * TILE + j] = 1.0 if abs(tile[q * TILE + j]) <= keep else 0.0
+
+
+@_jit
+def _energy(tile, rows, m):
+    """Return Σ|D|² over observed entries of the tile; inf where an entry is infinite."""
+    total = 0.0
+    for q in range(rows):
+        start = tile[q * TILE :]
+        for j in range(m):
+            square = start[j].real * start[j].real + start[j].imag * start[j].imag
+            total += square if square == square else 0.0
+    return total
+
+
+# ------------------------------------------------------------------------------------------ products C A and Cᵀ B
+
+
+@_jit
+def _rows_times_5(tile, panel, out, k, m):
+    zero = _cast(0.0, out[0, k])
+    a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = zero
+    c0 = c1 = c2 = c3 = c4 = d0 = d1 = d2 = d3 = d4 = zero
+    for j in range(m):
+        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
+        y, z = panel[3 * TILE + j], panel[4 * TILE + j]
+        x = tile[j]
+        a0 += x * u
+        a1 += x * v
+        a2 += x * w
+        a3 += x * y
+        a4 += x * z
+        x = tile[TILE + j]
+        b0 += x * u
+        b1 += x * v
+        b2 += x * w
+        b3 += x * y
+        b4 += x * z
+        x = tile[2 * TILE + j]
+        c0 += x * u
+        c1 += x * v
+        c2 += x * w
+        c3 += x * y
+        c4 += x * z
+        x = tile[3 * TILE + j]
+        d0 += x * u
+        d1 += x * v
+        d2 += x * w
+        d3 += x * y
+        d4 += x * z
+    out[0, k], out[0, k + 1], out[0, k + 2], out[0, k + 3], out[0, k + 4] = a0, a1, a2, a3, a4
+    out[1, k], out[1, k + 1], out[1, k + 2], out[1, k + 3], out[1, k + 4] = b0, b1, b2, b3, b4
+    out[2, k], out[2, k + 1], out[2, k + 2], out[2, k + 3], out[2, k + 4] = c0, c1, c2, c3, c4
+    out[3, k], out[3, k + 1], out[3, k + 2], out[3, k + 3], out[3, k + 4] = d0, d1, d2, d3, d4
+
+
+@_jit
+def _rows_times_1(tile, panel, out, k, m):
+    zero = _cast(0.0, out[0, k])
+    a = b = c = d = zero
+    for j in range(m):
+        v = panel[j]
+        a += tile[j] * v
+        b += tile[TILE + j] * v
+        c += tile[2 * TILE + j] * v
+        d += tile[3 * TILE + j] * v
+    out[0, k], out[1, k], out[2, k], out[3, k] = a, b, c, d
+
+
+@_jit
+def _rows_times(tile, panel, count, out, m):
+    """Set out[q, k] = Σ_j tile[q, j] panel[k, j] for the four rows q and all `count` components k."""
+    k = 0
+    while k + 5 <= count:
+        _rows_times_5(tile, panel[k * TILE :], out, k, m)
+        k += 5
+    while k < count:
+        _rows_times_1(tile, panel[k * TILE :], out, k, m)
+        k += 1
+
+
+@_jit
+def _add_outer(sums, tile, a, b, c, d, m):
+    for j in range(m):
+        x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
+        for k in range(len(a)):
+            sums[k * TILE + j] += a[k] * x0 + b[k] * x1 + c[k] * x2 + d[k] * x3
+
+
+@_jit
+def _columns_times(tile, rows, count, sums, m):
+    """Add Σ_q rows[q, k] tile[q, j] to sums[k, j] for all `count` components k."""
+    k = 0
+    while k + 5 <= count:
+        a, b, c, d = _five(rows, 0, k), _five(rows, 1, k), _five(rows, 2, k), _five(rows, 3, k)
+        _add_outer(sums[k * TILE :], tile, a, b, c, d, m)
+        k += 5
+    while k < count:
+        p, q, r, s = _one(rows, 0, k), _one(rows, 1, k), _one(rows, 2, k), _one(rows, 3, k)
+        _add_outer(sums[k * TILE :], tile, p, q, r, s, m)
+        k += 1
+
+
+# ------------------------------------------------------------------------------------------ the pass
+
+
+@_jit
 def _fill_panel(panel, source, j0, m):
     for k in range(source.shape[0]):
         for j in range(m):
             panel[k * TILE + j] = source[k, j0 + j]
 
 
-@jit
+@_jit
 def _pair_panel(pairs, left, right, rank, m):
     """Set row (k, h), k <= h, of `pairs` to left[k] * right[h]: the entries of the outer products R̄_j R_jᵀ."""
     row = 0
@@ -43,7 +391,7 @@ def _pair_panel(pairs, left, right, rank, m):
             row += 1
 
 
-@jit
+@_jit
 def _pair_rows(pairs, left, right, rank):
     row = 0
     for k in range(rank):
@@ -53,7 +401,7 @@ def _pair_rows(pairs, left, right, rank):
             row += 1
 
 
-@jit
+@_jit
 def _fill_rows(L_rows, L, B_rows, B, i, rows):
     for q in range(rows):
         for k in range(L.shape[1]):
@@ -62,21 +410,21 @@ def _fill_rows(L_rows, L, B_rows, B, i, rows):
             B_rows[q, k] = B[i + q, k]
 
 
-@jit
+@_jit
 def _add_rows(target, four, i, rows):
     for q in range(rows):
         for k in range(four.shape[1]):
             target[i + q, k] += four[q, k]
 
 
-@jit
+@_jit
 def _add_panel(target, panel, j0, m):
     for k in range(target.shape[0]):
         for j in range(m):
             target[k, j0 + j] += panel[k * TILE + j]
 
 
-@jit
+@_jit
 def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
     for q in range(rows):
         for j in range(m):
@@ -84,7 +432,7 @@ def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
                 tile[q * TILE + j] = np.nan
 
 
-@jit
+@_jit
 def rectangle_pass(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
@@ -157,35 +505,35 @@ def rectangle_pass(
                 o2 = min(i + 2, n1 - 1) * stride + j0
                 o3 = min(i + 3, n1 - 1) * stride + j0
                 y0, y1, y2, y3 = flat[o0 : o0 + m], flat[o1 : o1 + m], flat[o2 : o2 + m], flat[o3 : o3 + m]
-                residual(tile, y0, y1, y2, y3, L_rows, R_panels[t], rank, m)
+                _residual(tile, y0, y1, y2, y3, L_rows, R_panels[t], rank, m)
                 tile[rows * TILE :] = np.nan
                 if mask is not None:
                     _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
                 # The next four rows of the same columns are asked for between the loops, a row at a time.
                 ahead = i + 8 <= n1
                 if ahead:
-                    ask_for(flat, o0 + 4 * stride, m)
+                    _ask_for(flat, o0 + 4 * stride, m)
                 if want_energy:
-                    norm_D += energy(tile, rows, m)
+                    norm_D += _energy(tile, rows, m)
                 if want_grams:
-                    kept_indicator(tile, keep, kept, m)
+                    _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
                 influence(tile, clip, cutoff, keep, kept_columns[t], sums, m)
                 norm_C += sums[0]
                 if ahead:
-                    ask_for(flat, o1 + 4 * stride, m)
-                rows_times(tile, A_panels[t], ka, CA_rows, m)
+                    _ask_for(flat, o1 + 4 * stride, m)
+                _rows_times(tile, A_panels[t], ka, CA_rows, m)
                 _add_rows(CA, CA_rows, i, rows)
                 if ahead:
-                    ask_for(flat, o2 + 4 * stride, m)
-                columns_times(tile, B_rows, kb, CtB_panels[t], m)
+                    _ask_for(flat, o2 + 4 * stride, m)
+                _columns_times(tile, B_rows, kb, CtB_panels[t], m)
                 if ahead:
-                    ask_for(flat, o3 + 4 * stride, m)
+                    _ask_for(flat, o3 + 4 * stride, m)
                 for q in range(rows):
                     row_kept[i + q] += sums[q + 1]
                 if want_grams:
-                    rows_times(kept, R_pairs[t], pairs, gram_rows, m)
+                    _rows_times(kept, R_pairs[t], pairs, gram_rows, m)
                     _add_rows(row_grams, gram_rows, i, rows)
-                    columns_times(kept, L_pairs, pairs, gram_panels[t], m)
+                    _columns_times(kept, L_pairs, pairs, gram_panels[t], m)
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)

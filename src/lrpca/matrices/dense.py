@@ -105,22 +105,18 @@ class DenseMatrix:
         B: Any,  # (n1, kb)
         energy: bool = False,
         grams: bool = False,
-        arithmetic: Any = None,
     ) -> Pass:
-        """Read Y once; see `lrpca.kernels.reference` for what comes back.
-
-        `arithmetic` overrides the dtype of residuals and products (float64 for the sketches of the initialisation).
-        """
+        """Read Y once; see `lrpca.kernels.reference` for what comes back."""
         self.reads += 1
-        dtype = np.dtype(self.arithmetic if arithmetic is None else arithmetic)
         if self._transposed:
-            return self._run(R, L, level, B, A, energy, grams, dtype).transposed()
-        return self._run(L, R, level, A, B, energy, grams, dtype)
+            return self._run(R, L, level, B, A, energy, grams).transposed()
+        return self._run(L, R, level, A, B, energy, grams)
 
-    def _run(self, L: Any, R: Any, level: Levels, A: Any, B: Any, energy: bool, grams: bool, dtype: Any) -> Pass:
+    def _run(self, L: Any, R: Any, level: Levels, A: Any, B: Any, energy: bool, grams: bool) -> Pass:
         from lrpca.kernels.cpu import rectangle_pass
 
-        same = A is R
+        same, dtype = A is R, self.arithmetic
+        wide = np.promote_types(dtype, np.float64)
         real = np.dtype(dtype.type(0).real.dtype)
         L, B = np.ascontiguousarray(L, dtype), np.ascontiguousarray(B, dtype)
         Rt = np.ascontiguousarray(R.T, dtype)
@@ -128,12 +124,14 @@ class DenseMatrix:
         n1, n2 = self._rows.shape
         rank, ka, kb = L.shape[1], At.shape[0], B.shape[1]
         pairs = rank * (rank + 1) // 2 if grams else 0
-        numbers = tuple(real.type(number) for number in level)
+        clip, cutoff = real.type(level.clip), real.type(level.cutoff)
+        keep = None if level.keep == level.cutoff else real.type(level.keep)
 
         def work(part: Rectangle) -> tuple[Any, ...]:
             rows, columns = part
             m1, m2 = rows.stop - rows.start, columns.stop - columns.start
-            CA, BtC = np.zeros((m1, ka), dtype), np.zeros((kb, m2), dtype)
+            # Sums over a tile are in the arithmetic type, sums over tiles and rectangles in double precision.
+            CA, BtC = np.zeros((m1, ka), wide), np.zeros((kb, m2), dtype)
             row_kept, column_kept = np.zeros(m1, real), np.zeros(m2, real)
             row_grams, column_grams = np.zeros((m1, pairs), dtype), np.zeros((pairs, m2), dtype)
             norms = np.zeros(2)
@@ -152,7 +150,9 @@ class DenseMatrix:
                     B[piece],
                     At[:, columns],
                     same,
-                    *numbers,
+                    clip,
+                    cutoff,
+                    keep,
                     energy,
                     grams,
                     CA[here],

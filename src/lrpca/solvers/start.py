@@ -1,7 +1,7 @@
 """Where the iteration starts: a randomised SVD of the clipped data, made of passes.
 
-The test matrices are Gaussian, sums are float64 (float32 would lose the weak directions of an ill-conditioned X), and
-the data are clipped on the fly so that gross outliers do not decide the subspace.
+The test matrices are Gaussian, sums beyond a tile are float64 (float32 would lose the weak directions of an
+ill-conditioned X), and the data are clipped on the fly so that gross outliers do not decide the subspace.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
 
 def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: bool = False) -> Pass:
     n1, n2 = matrix.shape
-    wide = np.promote_types(matrix.arithmetic, np.float64)
     none_1, none_2 = np.zeros((n1, 0)), np.zeros((n2, 0))
     return matrix.run_pass(
         none_1,
@@ -86,7 +85,6 @@ def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: boo
         A=none_2 if A is None else A,
         B=none_1 if B is None else B,
         energy=energy,
-        arithmetic=wide,
     )
 
 

@@ -1,0 +1,91 @@
+"""What the machine can do at most: reading Y once, and multiply-adds on data in the first-level cache.
+
+Both are kernels of the form the library uses (serial, GIL released, one task per thread), so they measure the machine
+and not a way of making threads.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+
+from lrpca.threads import thread_count
+
+_WIDTH = 512
+_PER_COLUMN = 16
+
+
+@numba.njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+def _sum(flat):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for j in range(flat.size):
+        total += flat[j]
+    return total
+
+
+@numba.njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+def _products(x, panel, times):  # type: ignore[no-untyped-def]
+    """Multiply four rows by four rows, `times` over: 16 multiply-adds for 8 loads, and 16 independent sums."""
+    total = np.float32(0)
+    for _ in range(times):
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
+        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = np.float32(0)
+        for j in range(_WIDTH):
+            s, t, u, v = panel[j], panel[_WIDTH + j], panel[2 * _WIDTH + j], panel[3 * _WIDTH + j]
+            y = x[j]
+            a0 += y * s
+            a1 += y * t
+            a2 += y * u
+            a3 += y * v
+            y = x[_WIDTH + j]
+            b0 += y * s
+            b1 += y * t
+            b2 += y * u
+            b3 += y * v
+            y = x[2 * _WIDTH + j]
+            c0 += y * s
+            c1 += y * t
+            c2 += y * u
+            c3 += y * v
+            y = x[3 * _WIDTH + j]
+            d0 += y * s
+            d1 += y * t
+            d2 += y * u
+            d3 += y * v
+        total += (a0 + a1 + a2 + a3) + (b0 + b1 + b2 + b3) + (c0 + c1 + c2 + c3) + (d0 + d1 + d2 + d3)
+        # Without a change of the data the compiler would do the work once.
+        x[0] = np.float32(1e-3) * total
+    return total
+
+
+class Machine:
+    """A pool of as many threads as the library uses, and the two limits measured with it."""
+
+    def __init__(self) -> None:
+        self.threads = thread_count()
+        self._pool = ThreadPoolExecutor(self.threads)
+
+    def read(
+        self,
+        Y: Any,  # (n1, n2) float32, C order
+    ) -> float:
+        """Return the sum of Y: every number is read once, in order, one contiguous range of rows per thread."""
+        edges = np.linspace(0, len(Y), self.threads + 1).astype(int)
+        flats = [Y[a:b].reshape(-1) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return float(sum(self._pool.map(_sum, flats)))
+
+    def multiply_add(self, count: float) -> int:
+        """Do about `count` float32 multiply-adds, all threads together; return how many exactly."""
+        times = max(1, round(count / (self.threads * _PER_COLUMN * _WIDTH)))
+
+        def work(seed: int) -> float:
+            x = np.full(4 * _WIDTH, 1e-3 * (seed + 1), np.float32)
+            return float(_products(x, x.copy(), times))
+
+        total = sum(self._pool.map(work, range(self.threads)))
+        if not np.isfinite(total):
+            raise RuntimeError("multiply_add left the range of float32; its time would mean nothing")
+        return self.threads * times * _PER_COLUMN * _WIDTH

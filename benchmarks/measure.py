@@ -1,0 +1,248 @@
+"""Timing, circumstances, tables and result files: what every benchmark shares.
+
+Times on a shared machine drift by tens of per cent within minutes, so contestants are never timed one after the other:
+each round times every contestant once, in shuffled order, and what is reported are medians over the rounds and ratios
+of such medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lrpca.atomic import replacing
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("lrpca", "numpy", "scipy", "numba", "llvmlite", "torch")
+# Worker threads of OpenMP spin for some milliseconds after their last task; nobody should pay for a predecessor's.
+_PAUSE = 0.02
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contestant, one number per round."""
+
+    seconds: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        """Median of the rounds, in seconds."""
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> str:
+        """Quartiles of the rounds, in milliseconds, as a cell."""
+        low, high = np.quantile(self.seconds, [0.25, 0.75]) * 1e3
+        return f"{number(low)} – {number(high)}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a result: rows of numbers, texts or None, under named columns."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+def interleave(
+    contestants: Mapping[str, Callable[[], object]],
+    repeats: int,
+    *,
+    before: Callable[[], object] | None = None,
+) -> dict[str, Timing]:
+    """Time every contestant once per round, in an order shuffled anew each round, after one untimed call each.
+
+    Parameters
+    ----------
+    contestants : mapping of str to callable
+        What to time, by name.
+    repeats : int
+        Number of rounds.
+    before : callable, optional
+        Called before each timed call: it wakes cores and threads, so that short contestants do not pay for it.
+
+    Returns
+    -------
+    dict of str to Timing
+        In the order of the contestants.
+
+    Examples
+    --------
+    >>> times = interleave({"nothing": lambda: None, "nap": lambda: time.sleep(0.01)}, repeats=3)
+    >>> times["nap"].median > 0.009 > times["nothing"].median
+    True
+    """
+    for contestant in contestants.values():
+        contestant()
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    rng = np.random.default_rng(0)
+    names = list(contestants)
+    for _ in range(repeats):
+        for i in rng.permutation(len(names)):
+            time.sleep(_PAUSE)
+            if before is not None:
+                before()
+            began = time.perf_counter()
+            contestants[names[i]]()
+            seconds[names[i]].append(time.perf_counter() - began)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def number(value: float) -> int | float:
+    """Return a number as tables show it: three significant digits.
+
+    Examples
+    --------
+    >>> number(1234.5), number(0.123456)
+    (1234, 0.123)
+    """
+    return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
+
+
+def hardware() -> dict[str, Any]:
+    """Return what the machine is: processor, cores this process may use, caches, memory, system."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {"processor": _processor(), "cores": cores, **_caches()}
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        found["memory"] = f"{gigabytes:.0f} GiB"
+    found["system"] = f"{platform.system()} {platform.machine()}"
+    return found
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _caches() -> dict[str, str]:
+    """Return the sizes of the data caches as the first core sees them, where the system tells."""
+    found = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            found[f"L{level} cache"] = size
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that decide about speed: Python, the C library, and the packages that are installed."""
+    found = {"python": platform.python_version()}
+    library, version = platform.libc_ver()
+    if library:
+        found[library] = version
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def load_note() -> str:
+    """Return a line on how busy the machine was; to be called before the measurement begins."""
+    if not hasattr(os, "getloadavg"):
+        return "The load of the machine at the start is not known."
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"Load average of the last minute when the run began: {os.getloadavg()[0]:.2f} on {cores} cores."
+
+
+def arguments(description: str, *, repeats: int) -> argparse.Namespace:
+    """Parse the command line that all benchmarks have in common: --n, --repeats, --results."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("--n", type=int, default=8000, help="rows and columns of Y (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=repeats, help="rounds of timing (default: %(default)s)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of the result file (default: benchmarks/results)"
+    )
+    chosen = parser.parse_args()
+    if chosen.n < 1000 or chosen.n % 16:
+        parser.error(f"--n={chosen.n} is not a multiple of 16 from 1000 on; use e.g. 2000")
+    if chosen.repeats < 1:
+        parser.error(f"--repeats={chosen.repeats} is not positive; use e.g. 5")
+    return chosen
+
+
+def publish(
+    path: Path,
+    *,
+    title: str,
+    command: str,
+    tables: Sequence[Table],
+    notes: Sequence[str],
+) -> None:
+    """Print the tables and notes, and write them with the circumstances as JSON.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The result file; its folder is made if missing.
+    title, command : str
+        What was measured, and what to type to measure it again.
+    tables : sequence of Table
+    notes : sequence of str
+    """
+    result = {
+        "title": title,
+        "command": command,
+        "hardware": hardware(),
+        "versions": versions(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "tables": [{"caption": t.caption, "columns": [*t.columns], "rows": [[*row] for row in t.rows]} for t in tables],
+        "notes": [*notes],
+    }
+    print(f"\n{title}\n{'=' * len(title)}")
+    for table in tables:
+        print(f"\n{table.caption}\n\n{render(table)}")
+    print("\n" + "\n".join(f"- {note}" for note in notes))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def render(table: Table) -> str:
+    """Return a table as aligned text.
+
+    Examples
+    --------
+    >>> print(render(Table("", ["rank", "ms"], [[5, 20.5], [10, None]])))
+    rank    ms
+       5  20.5
+      10     –
+    """
+    cells = [[*table.columns], *([_text(cell) for cell in row] for row in table.rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
+    texts = [any(isinstance(row[i], str) for row in table.rows) for i in range(len(widths))]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, texts, strict=True)
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
