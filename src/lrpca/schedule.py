@@ -86,7 +86,12 @@ class Schedule:
         if self.tail is not None:
             object.__setattr__(self, "tail", _numbers("tail", self.tail))
         if self.shape is not None:
-            object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+            object.__setattr__(self, "shape", _integers("shape", self.shape))
+        if self.rank is not None:
+            object.__setattr__(self, "rank", _integers("rank", [self.rank])[0])
+        for name in ("cutoff", "quantile", "first_quantile", "decay"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _numbers(name, [getattr(self, name)])[0])
         _check(self)
 
     @property
@@ -192,11 +197,18 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}={values!r} is not a sequence of numbers; pass e.g. [0.01, 0.001]") from None
+        raise ValueError(f"{name}={values!r} is not made of numbers; pass e.g. [0.01, 0.001]") from None
     bad = [number for number in numbers if not math.isfinite(number)]
     if bad:
         raise ValueError(f"{name}={list(numbers)} contains {bad[0]}; every number must be finite")
     return numbers
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    numbers = _numbers(name, values)
+    if any(number != int(number) for number in numbers):
+        raise ValueError(f"{name}={values!r} is not made of whole numbers; pass e.g. 5 or (1000, 1000)")
+    return tuple(int(number) for number in numbers)
 
 
 def _check(s: Schedule) -> None:

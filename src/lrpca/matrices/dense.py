@@ -138,7 +138,7 @@ class DenseMatrix:
             for piece, flat, stride in self._pieces(rows, columns):
                 here = slice(piece.start - rows.start, piece.stop - rows.start)
                 mask, mask_row, mask_column = self._flat_mask(piece, columns)
-                norms += rectangle_pass(  # type: ignore[call-arg]
+                norms += rectangle_pass(
                     flat,
                     stride,
                     (piece.stop - piece.start, m2),

@@ -1,8 +1,8 @@
 """Rows and columns that are left behind.
 
 A row whose error is larger than the others' has all its entries rejected, gets no gradient and stays wrong for ever.
-Two cures: its own Gram, which gives a row with few kept entries the longer step it needs, and, where that came too late,
-a robust regression of the row on the components found so far.
+Two cures: its own Gram, which gives a row with few kept entries the longer step it needs, and, where that came too
+late, a robust regression of the row on the components found so far.
 """
 
 from __future__ import annotations

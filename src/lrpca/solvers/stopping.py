@@ -1,8 +1,8 @@
 """When to stop, and under which name.
 
-``‖C‖ / ‖Y‖``, the paper's rule, proves nothing by itself: it is at most ``ζ √(n1 n2) / ‖Y‖``, so a shrinking schedule
-drives it to zero whatever X does. It is kept for absolute schedules, guarded by the detector of runaway thresholds. Adaptive
-runs stop when X stands still, or moves less than the noise would let anyone see.
+``‖C‖ / ‖Y‖``, the paper's rule, proves nothing by itself: it is at most ``ζ √(n1 n2) / ‖Y‖``, so a shrinking
+schedule drives it to zero whatever X does. It is kept for absolute schedules, guarded by the detector of runaway
+thresholds. Adaptive runs stop when X stands still, or moves less than the noise would let anyone see.
 """
 
 from __future__ import annotations
