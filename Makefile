@@ -14,6 +14,7 @@ CHECKED := src tests benchmarks docs examples
 DEMO_OUTPUT ?= demo-output
 WORKERS ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test bench lint docs clean distclean
@@ -38,7 +39,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo
-	$(INSTALL_SELF) ".[cli,plot,bench,learn]"
+	$(INSTALL) torch==2.13.0
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.demo
@@ -53,8 +54,8 @@ demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a p
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json
-	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script; done
+bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
+	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))

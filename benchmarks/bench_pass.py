@@ -2,7 +2,7 @@
 
     python benchmarks/bench_pass.py [--n 8000] [--repeats 15] [--results FOLDER]
 
-A read-time is the time of a plain parallel sum over the same Y in the same rounds.
+A read-time is the time of a plain parallel sum over the same Y, measured directly before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from limits import Machine
-from measure import Table, Timing, arguments, interleave, load_note, number, publish
+from measure import FULL, Table, Timing, arguments, interleave, load_note, number, pooled, publish
 from problems import factors, planted
 from torch_iterations import TUNED, Torch, threshold
 
@@ -21,16 +21,15 @@ from lrpca.influence import Levels, levels
 from lrpca.matrices.dense import DenseMatrix
 
 RANKS = (1, 2, 3, 5, 8, 10, 20)
-# Goals the project sets itself, for Y of this size: at most so many read-times, at least so much faster than torch, at
+# Goals the project sets itself, for Y of full size: at most so many read-times, at least so much faster than torch, at
 # most so much longer for uint8, and at least this share of the throughput on a Y of a sixteenth.
-FULL = 8000
 READ_TIMES = {1: 2.0, 2: 2.0, 3: 2.0, 5: 2.0, 10: 3.5, 20: 8.0}
 TORCH_RANKS = (2, 5, 10)
 TORCH = {
     "plain": "plain, as everyone writes it",
     "tuned": "plain, allocator tuned",
     "best": "one kept buffer, in place",
-    "blocked": "kept buffer, blocks of 128 rows",
+    "blocked": "kept buffer, blocks of 512 rows",
 }
 SPEED_UPS = {("plain", 5): 20.0, ("best", 5): 5.0}
 UINT8 = 1.3
@@ -38,6 +37,8 @@ SMALL = 0.8
 RANK = 5
 # The heap of the tuned allocator grows for some iterations before every temporary finds its place in it.
 _SETTLING = 8
+# Multiply-adds of the probe: some milliseconds.
+_PROBE = 4e8
 
 
 def run_pass(
@@ -65,14 +66,15 @@ def check_agreement(matrix: DenseMatrix, answer: Mapping[str, float], rank: int)
 
 
 def race(problem_Y: Any, machine: Machine, repeats: int) -> tuple[list[Table], list[str]]:
-    """Time the pass at every rank, the two limits, and torch, in common rounds."""
+    """Time the pass at every rank and torch in common rounds, each with the two limits directly before."""
     n = len(problem_Y)
     matrix = DenseMatrix(problem_Y)
-    work = machine.multiply_add(3 * RANK * n * n)
-    contestants: dict[str, Callable[[], object]] = {
+    work = machine.multiply_add(_PROBE)
+    probes: dict[str, Callable[[], object]] = {
         "read": partial(machine.read, problem_Y),
         "multiply-add": partial(machine.multiply_add, work),
     }
+    contestants: dict[str, Callable[[], object]] = {}
     for rank in RANKS:
         level = levels("redescending", threshold(n, rank))
         contestants[f"pass {rank}"] = partial(run_pass, matrix, *factors(n, rank), level)
@@ -85,56 +87,55 @@ def race(problem_Y: Any, machine: Machine, repeats: int) -> tuple[list[Table], l
             for rank in TORCH_RANKS:
                 check_agreement(matrix, process.iterate(form, rank), rank)
                 contestants[f"{name} {rank}"] = partial(process.iterate, form, rank)
-        times = interleave(contestants, repeats, before=contestants["read"])
+        times = interleave(contestants, repeats, probes=probes)
         for name in TORCH:
             process, form = (tuned, "plain") if name == "tuned" else (torch, name)
             faults[name] = process.iterate(form, RANK)["faults"]
-    rate = work / times["multiply-add"].median
-    read = times["read"]
-    tables = [limits_table(n, read, rate), rank_table(n, times, rate), torch_table(n, times, faults)]
+    tables = [limits_table(n, times, work), rank_table(n, times, work), torch_table(n, times, faults)]
     notes = [
         f"{machine.threads} threads for everything. Medians of {repeats} rounds; each round times everything once, in "
-        "shuffled order.",
+        "shuffled order. Read-times and limits are those measured directly before each timed call, other ratios those "
+        "within a round; all are medians of ratios.",
         "The pass also counts kept entries by row and column and sums ‖C‖², which the torch iterations do not; theirs "
         "clip softly, ours redescends to zero. That both give the same C R and Cᵀ L is checked first.",
     ]
     return tables, notes
 
 
-def limits_table(n: int, read: Timing, rate: float) -> Table:
-    """Return what the machine can do."""
-    size = 4 * n * n
-    return Table(
-        f"Limits of the machine, Y {n} x {n}, float32",
-        ["limit", "measured", "unit"],
-        [
-            ["reading Y once", number(read.median * 1e3), f"ms (quartiles {read.spread})"],
-            ["memory", number(size / read.median / 1e9), "GB/s"],
-            ["multiply-adds on data in the first-level cache", number(rate / 1e9), "10⁹/s"],
-            ["rank above which arithmetic takes longer than reading", number(read.median * rate / (3 * n * n)), ""],
-        ],
-    )
+def limits_table(n: int, times: Mapping[str, Timing], work: int) -> Table:
+    """Return what the machine can do, and how steadily."""
+    reads = np.array(pooled(times, "read").seconds)
+    rates = work / np.array(pooled(times, "multiply-add").seconds) / 1e9
+    rows = []
+    for name, values in (
+        ("reading Y once, ms", 1e3 * reads),
+        ("memory, GB/s", 4 * n * n / reads / 1e9),
+        ("multiply-adds on data in the first-level cache, 10⁹/s", rates),
+    ):
+        rows.append([name, *(number(value) for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))])
+    columns = ["limit", "least", "lower quartile", "median", "upper quartile", "most"]
+    return Table(f"Limits of the machine, Y {n} x {n}, float32, {len(reads)} measurements", columns, rows)
 
 
-def rank_table(n: int, times: Mapping[str, Timing], rate: float) -> Table:
+def rank_table(n: int, times: Mapping[str, Timing], work: int) -> Table:
     """Return the pass by rank: read-times, throughput, and how far it is from the nearer limit."""
-    read = times["read"].median
     rows = []
     for rank in RANKS:
         timing = times[f"pass {rank}"]
-        arithmetic = 3 * rank * n * n / rate
-        limit = max(read, arithmetic)
+        read = np.array(timing.probes["read"])
+        arithmetic = 3 * rank * n * n * np.array(timing.probes["multiply-add"]) / work
+        limit = np.maximum(read, arithmetic)
         rows.append(
             [
                 rank,
                 number(timing.median * 1e3),
                 timing.spread,
-                number(timing.median / read),
+                number(timing.relative_to(timing.probes["read"])),
                 READ_TIMES.get(rank) if n == FULL else None,
                 number(n * n / timing.median / 1e9),
-                number(limit * 1e3),
-                "reading" if limit == read else "arithmetic",
-                number(timing.median / limit),
+                number(float(np.median(limit)) * 1e3),
+                "reading" if np.median(read) > np.median(arithmetic) else "arithmetic",
+                number(timing.relative_to(limit.tolist())),
             ]
         )
     columns = [
@@ -148,9 +149,8 @@ def rank_table(n: int, times: Mapping[str, Timing], rate: float) -> Table:
         "set by",
         "times the limit",
     ]
-    return Table(
-        f"One pass, Y {n} x {n}, float32; the limit is the longer of reading and 3 r n² multiply-adds", columns, rows
-    )
+    caption = f"One pass, Y {n} x {n}, float32; the limit is the longer of reading and 3 r n² multiply-adds"
+    return Table(caption, columns, rows)
 
 
 def torch_table(n: int, times: Mapping[str, Timing], faults: Mapping[str, float]) -> Table:
@@ -165,8 +165,8 @@ def torch_table(n: int, times: Mapping[str, Timing], faults: Mapping[str, float]
                     rank,
                     number(timing.median * 1e3),
                     timing.spread,
-                    number(timing.median / times["read"].median),
-                    number(timing.median / times[f"pass {rank}"].median),
+                    number(timing.relative_to(timing.probes["read"])),
+                    number(timing.relative_to(times[f"pass {rank}"].seconds)),
                     SPEED_UPS.get((name, rank)) if n == FULL else None,
                     int(faults[name]),
                 ]
@@ -187,15 +187,13 @@ def torch_table(n: int, times: Mapping[str, Timing], faults: Mapping[str, float]
 def variants(problem_Y: Any, machine: Machine, repeats: int) -> tuple[list[Table], list[str]]:
     """Time other kinds of data against the float32 pass of the same shape and rank."""
     n = len(problem_Y)
-    contestants = {"read": partial(machine.read, problem_Y), **_kinds(problem_Y)}
-    names = {name: name for name in contestants if name != "read"}
-    times = interleave(contestants, repeats, before=contestants["read"])
+    times = interleave(_kinds(problem_Y), repeats, probes={"read": partial(machine.read, problem_Y)})
     rows = []
-    for name in names:
+    for name in times:
         rank = int(name.rpartition("r=")[2])
         timing, base = times[name], times[f"float32, r={rank}"]
         goal = UINT8 if name.startswith("uint8") and n == FULL else None
-        cells = [number(timing.median * 1e3), timing.spread, number(timing.median / base.median), goal]
+        cells = [number(timing.median * 1e3), timing.spread, number(timing.relative_to(base.seconds)), goal]
         rows.append([name, *cells, number(n * n / timing.median / 1e9)])
     columns = ["Y", "ms", "quartiles", "times float32", "goal, at most", "10⁹ entries/s"]
     notes = [f"Variants were timed in {repeats} rounds of their own; their float32 rows are the base of their ratios."]
@@ -260,32 +258,27 @@ def sizes(problem_Y: Any, machine: Machine, repeats: int) -> list[Table]:
         for _ in range(16):
             little()
 
-    one, many, after = (
-        f"{n} x {n}",
-        f"{small} x {small}, 16 passes in a row",
-        f"{small} x {small}, one pass after another Y",
+    large_name, small_name = f"{n} x {n}", f"{small} x {small}"
+    contestants: dict[str, tuple[Callable[[], object], int]] = {
+        large_name: (large, 1),
+        f"{small_name}, 16 passes in a row": (sixteen, 16),
+        f"{small_name}, one pass after another Y": (little, 1),
+    }
+    times = interleave(
+        {name: function for name, (function, _) in contestants.items()},
+        repeats,
+        probes={"read": partial(machine.read, problem_Y)},
     )
-    contestants: dict[str, Callable[[], object]] = {one: large, many: sixteen, after: little}
-    times = interleave(contestants, repeats, before=partial(machine.read, problem_Y))
-    passes = {one: 1, many: 16, after: 1}
-    speed = {name: (small if name != one else n) ** 2 * passes[name] / times[name].median for name in contestants}
-    rows = [
-        [
-            name,
-            number(times[name].median * 1e3 / passes[name]),
-            number(speed[name] / 1e9),
-            number(speed[name] / speed[one]),
-        ]
-        for name in contestants
-    ]
-    goals = {many: SMALL} if n == FULL else {}
-    return [
-        Table(
-            f"Small and large Y, float32, r={RANK}",
-            ["Y", "ms per pass", "10⁹ entries/s", f"relative to {one}", "goal, at least"],
-            [[*row, goals.get(str(row[0]))] for row in rows],
-        )
-    ]
+    rows: list[list[Any]] = []
+    for name, (_, passes) in contestants.items():
+        timing = times[name]
+        entries = passes * (n * n if name == large_name else small * small)
+        relative = entries / (n * n) / timing.relative_to(times[large_name].seconds)
+        goal = SMALL if n == FULL and passes > 1 else None
+        cells = [number(timing.median * 1e3 / passes), number(entries / timing.median / 1e9), number(relative)]
+        rows.append([name, *cells, goal])
+    columns = ["Y", "ms per pass", "10⁹ entries/s", f"relative to {large_name}", "goal, at least"]
+    return [Table(f"Small and large Y, float32, r={RANK}", columns, rows)]
 
 
 def main() -> None:

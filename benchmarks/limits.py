@@ -18,7 +18,7 @@ _WIDTH = 512
 _PER_COLUMN = 16
 
 
-@numba.njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, fastmath=True)
 def _sum(flat):  # type: ignore[no-untyped-def]
     total = np.float32(0)
     for j in range(flat.size):
@@ -26,7 +26,7 @@ def _sum(flat):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, fastmath=True)
 def _products(x, panel, times):  # type: ignore[no-untyped-def]
     """Multiply four rows by four rows, `times` over: 16 multiply-adds for 8 loads, and 16 independent sums."""
     total = np.float32(0)

@@ -1,8 +1,9 @@
 """Timing, circumstances, tables and result files: what every benchmark shares.
 
-Times on a shared machine drift by tens of per cent within minutes, so contestants are never timed one after the other:
-each round times every contestant once, in shuffled order, and what is reported are medians over the rounds and ratios
-of such medians.
+Times on a shared machine drift, and on a virtual one they jump: its cores may be moved to other physical ones within
+seconds, which changes memory bandwidth and arithmetic by factors of two. So contestants are never timed one after the
+other. Each round times every contestant once, in shuffled order, and directly before each the probes (what the machine
+can do at that moment). Reported are medians, and medians of ratios between neighbours in time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,8 @@ import numpy as np
 
 from lrpca.atomic import replacing
 
+# Rows and columns of Y in published results, for which goals are stated.
+FULL = 8000
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("lrpca", "numpy", "scipy", "numba", "llvmlite", "torch")
 # Worker threads of OpenMP spin for some milliseconds after their last task; nobody should pay for a predecessor's.
@@ -31,9 +34,10 @@ _PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one contestant, one number per round."""
+    """Seconds of one contestant, one number per round, and those of each probe directly before."""
 
     seconds: Sequence[float]
+    probes: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -45,6 +49,16 @@ class Timing:
         """Quartiles of the rounds, in milliseconds, as a cell."""
         low, high = np.quantile(self.seconds, [0.25, 0.75]) * 1e3
         return f"{number(low)} – {number(high)}"
+
+    def relative_to(self, seconds: Sequence[float]) -> float:
+        """Return the median over the rounds of the ratio to other times of the same rounds.
+
+        Examples
+        --------
+        >>> Timing([2.0, 4.0, 9.0]).relative_to([1.0, 2.0, 3.0])
+        2.0
+        """
+        return float(np.median(np.divide(self.seconds, seconds)))
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ def interleave(
     contestants: Mapping[str, Callable[[], object]],
     repeats: int,
     *,
-    before: Callable[[], object] | None = None,
+    probes: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, Timing]:
     """Time every contestant once per round, in an order shuffled anew each round, after one untimed call each.
 
@@ -70,8 +84,8 @@ def interleave(
         What to time, by name.
     repeats : int
         Number of rounds.
-    before : callable, optional
-        Called before each timed call: it wakes cores and threads, so that short contestants do not pay for it.
+    probes : mapping of str to callable, optional
+        Timed directly before each timed call, after one untimed call of the first, which wakes cores and threads.
 
     Returns
     -------
@@ -84,20 +98,34 @@ def interleave(
     >>> times["nap"].median > 0.009 > times["nothing"].median
     True
     """
-    for contestant in contestants.values():
-        contestant()
+    probes = probes or {}
+    for function in (*probes.values(), *contestants.values()):
+        function()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    probed: dict[str, dict[str, list[float]]] = {name: {probe: [] for probe in probes} for name in contestants}
     rng = np.random.default_rng(0)
     names = list(contestants)
     for _ in range(repeats):
         for i in rng.permutation(len(names)):
+            name = names[i]
             time.sleep(_PAUSE)
-            if before is not None:
-                before()
-            began = time.perf_counter()
-            contestants[names[i]]()
-            seconds[names[i]].append(time.perf_counter() - began)
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+            for probe in list(probes.values())[:1]:
+                probe()
+            for label, probe in probes.items():
+                probed[name][label].append(_clock(probe))
+            seconds[name].append(_clock(contestants[name]))
+    return {name: Timing(seconds[name], probed[name]) for name in names}
+
+
+def _clock(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def pooled(times: Mapping[str, Timing], probe: str) -> Timing:
+    """Return all timings of one probe, whatever contestant came after."""
+    return Timing([second for timing in times.values() for second in timing.probes[probe]])
 
 
 def number(value: float) -> int | float:
@@ -166,7 +194,7 @@ def load_note() -> str:
 def arguments(description: str, *, repeats: int) -> argparse.Namespace:
     """Parse the command line that all benchmarks have in common: --n, --repeats, --results."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
-    parser.add_argument("--n", type=int, default=8000, help="rows and columns of Y (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=FULL, help="rows and columns of Y (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=repeats, help="rounds of timing (default: %(default)s)")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="folder of the result file (default: benchmarks/results)"

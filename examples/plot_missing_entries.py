@@ -6,8 +6,6 @@ Half of the entries are not there at all and one in ten of the others is wrong. 
 low-rank part fills it in.
 """
 
-from dataclasses import replace
-
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -28,11 +26,9 @@ missing = rng.random(X.shape) < 0.5
 Y[missing] = np.nan
 
 # %%
-# With this much missing, some rows and columns have far fewer good entries than others. The ``"own_gram"``
-# update solves each of them by what it has, at a somewhat higher price.
+# Nothing has to be said about the missing entries. Where some are, each row and column is solved by those it has.
 
-careful = replace(lrpca.Schedule.load("default"), update="own_gram")
-d = lrpca.decompose(Y, rank=3, schedule=careful)
+d = lrpca.decompose(Y, rank=3)
 print(f"converged: {d.converged} ({d.reason}) after {d.n_iter} iterations")
 print(f"relative error where observed: {metrics.relative_error(d.low_rank[~missing], X[~missing]):.1e}")
 print(f"relative error where missing:  {metrics.relative_error(d.low_rank[missing], X[missing]):.1e}")
@@ -53,6 +49,6 @@ for ax, title, values in zip(
 # Integers have no NaN. There, `mask` says which entries were observed, and the data stay integers.
 
 levels = np.clip(np.round(127 + 50 * np.nan_to_num(Y)), 0, 255).astype(np.uint8)
-d8 = lrpca.decompose(levels, rank=4, mask=~missing, schedule=careful)  # rank 4: the offset of 127 is one more component
+d8 = lrpca.decompose(levels, rank=4, mask=~missing)  # rank 4: the offset of 127 is one more component
 print(f"uint8, with mask: relative error {metrics.relative_error(d8.low_rank, 127 + 50 * X):.1e}")
 plt.show()

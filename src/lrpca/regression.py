@@ -58,7 +58,7 @@ def _regress(
     coefficients = _weighted(values, weights, Q, pairs)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
-        scale = _row_quantile(size, 0.5)
+        scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
         floor = np.maximum(scale * 10.0 ** (-step / 8), np.finfo(float).tiny)[:, None]
         weights = np.where(observed, 1.0 / np.maximum(np.nan_to_num(size), floor), 0.0)
@@ -67,7 +67,7 @@ def _regress(
     for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 0.67 is the median of |N(0, 1)|; the lower third is used since outliers may fill the upper half.
-        level = np.maximum(_row_quantile(size, 0.35) / 0.4538, noise)
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, noise)
         weights = (np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]).astype(float)
         coefficients = _weighted(values, weights, Q, pairs)
     return coefficients
@@ -83,12 +83,13 @@ def _weighted(values: Any, weights: Any, Q: Any, pairs: Any) -> Any:
     return np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
 
 
-def _row_quantile(
+def row_quantile(
     size: Any,  # (m, n2), NaN where missing
     share: float,
 ) -> Any:
     """Return a quantile of the observed residuals of each row; 0 for rows without any."""
-    ordered = np.sort(size, axis=1)
-    count = np.sum(ordered == ordered, axis=1)
+    count = np.sum(size == size, axis=1)
     place = np.minimum((share * count).astype(int), np.maximum(count - 1, 0))
+    # NaN sorts last, so one partition serves rows with the same number of observed entries.
+    ordered = np.partition(size, np.unique(place), axis=1)
     return np.nan_to_num(ordered[np.arange(len(size)), place])

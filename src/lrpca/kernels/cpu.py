@@ -22,8 +22,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import populate_array
 
-TILE = 512
+TILE = 768
+# Rows that visit a tile of columns together: the panels of R and CᵀB come from the second-level cache once for them.
+_GROUP = 16
 # The panels of R and CᵀB for one stretch of columns stay in the second-level cache.
 _STRETCH_BYTES = 384 * 1024
 
@@ -55,6 +58,27 @@ def _cast(typing_context: Any, value: Any, like: Any) -> Any:
         return context.cast(builder, arguments[0], signature.args[0], signature.args[1])
 
     return like(value, like), generate
+
+
+@intrinsic
+def _view(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
+    """Return ``array[start : start + count]`` without an owner: a slice would count references, atomically."""
+    kind = array.copy(ndim=1, layout="C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = context.make_array(signature.args[0])(context, builder, arguments[0])
+        view = context.make_array(kind)(context, builder)
+        populate_array(
+            view,
+            data=builder.gep(source.data, [arguments[1]]),
+            shape=[arguments[2]],
+            strides=[source.itemsize],
+            itemsize=source.itemsize,
+            meminfo=None,
+        )
+        return view._getvalue()
+
+    return kind(array, numba.intp, numba.intp), generate
 
 
 @_jit
@@ -165,30 +189,30 @@ def _minus_5(tile, a, b, c, d, panel, m):
 
 
 @_jit
-def _residual(tile, y0, y1, y2, y3, rows, panel, rank, m):
-    """Set tile = Y - rows @ panel for four stored rows of Y and the four rows of L in `rows`."""
+def _residual(tile, y0, y1, y2, y3, rows, i, panel, rank, m):
+    """Set tile = Y - rows[i : i + 4] @ panel for four stored rows of Y."""
     k = rank % 5
     if rank == 0:
         _load(tile, y0, y1, y2, y3, m)
     elif k == 0:
-        a5, b5, c5, d5 = _five(rows, 0, 0), _five(rows, 1, 0), _five(rows, 2, 0), _five(rows, 3, 0)
+        a5, b5, c5, d5 = _five(rows, i, 0), _five(rows, i + 1, 0), _five(rows, i + 2, 0), _five(rows, i + 3, 0)
         _load_minus_5(tile, y0, y1, y2, y3, a5, b5, c5, d5, panel, m)
         k = 5
     elif k == 4:
-        a4, b4, c4, d4 = _four(rows, 0, 0), _four(rows, 1, 0), _four(rows, 2, 0), _four(rows, 3, 0)
+        a4, b4, c4, d4 = _four(rows, i, 0), _four(rows, i + 1, 0), _four(rows, i + 2, 0), _four(rows, i + 3, 0)
         _load_minus_4(tile, y0, y1, y2, y3, a4, b4, c4, d4, panel, m)
     elif k == 3:
-        a3, b3, c3, d3 = _three(rows, 0, 0), _three(rows, 1, 0), _three(rows, 2, 0), _three(rows, 3, 0)
+        a3, b3, c3, d3 = _three(rows, i, 0), _three(rows, i + 1, 0), _three(rows, i + 2, 0), _three(rows, i + 3, 0)
         _load_minus_3(tile, y0, y1, y2, y3, a3, b3, c3, d3, panel, m)
     else:
-        a, b, c, d = _one(rows, 0, 0), _one(rows, 1, 0), _one(rows, 2, 0), _one(rows, 3, 0)
+        a, b, c, d = _one(rows, i, 0), _one(rows, i + 1, 0), _one(rows, i + 2, 0), _one(rows, i + 3, 0)
         _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m)
         if k == 2:
-            a, b, c, d = _one(rows, 0, 1), _one(rows, 1, 1), _one(rows, 2, 1), _one(rows, 3, 1)
-            _minus_1(tile, a, b, c, d, panel[TILE:], m)
+            a, b, c, d = _one(rows, i, 1), _one(rows, i + 1, 1), _one(rows, i + 2, 1), _one(rows, i + 3, 1)
+            _minus_1(tile, a, b, c, d, _view(panel, TILE, TILE), m)
     while k < rank:
-        a5, b5, c5, d5 = _five(rows, 0, k), _five(rows, 1, k), _five(rows, 2, k), _five(rows, 3, k)
-        _minus_5(tile, a5, b5, c5, d5, panel[k * TILE :], m)
+        a5, b5, c5, d5 = _five(rows, i, k), _five(rows, i + 1, k), _five(rows, i + 2, k), _five(rows, i + 3, k)
+        _minus_5(tile, a5, b5, c5, d5, _view(panel, k * TILE, 5 * TILE), m)
         k += 5
 
 
@@ -240,7 +264,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
     limit = cutoff if keep is None else keep
     sums[0] = zero
     for q in range(4):
-        row = tile[q * TILE :]
+        row = _view(tile, q * TILE, TILE)
         norm = count = zero
         for j in range(m):
             x = row[j]
@@ -275,7 +299,7 @@ def _energy(tile, rows, m):
     """Return Σ|D|² over observed entries of the tile; inf where an entry is infinite."""
     total = 0.0
     for q in range(rows):
-        start = tile[q * TILE :]
+        start = _view(tile, q * TILE, TILE)
         for j in range(m):
             square = start[j].real * start[j].real + start[j].imag * start[j].imag
             total += square if square == square else 0.0
@@ -341,10 +365,10 @@ def _rows_times(tile, panel, count, out, m):
     """Set out[q, k] = Σ_j tile[q, j] panel[k, j] for the four rows q and all `count` components k."""
     k = 0
     while k + 5 <= count:
-        _rows_times_5(tile, panel[k * TILE :], out, k, m)
+        _rows_times_5(tile, _view(panel, k * TILE, 5 * TILE), out, k, m)
         k += 5
     while k < count:
-        _rows_times_1(tile, panel[k * TILE :], out, k, m)
+        _rows_times_1(tile, _view(panel, k * TILE, TILE), out, k, m)
         k += 1
 
 
@@ -357,20 +381,25 @@ def _add_outer(sums, tile, a, b, c, d, m):
 
 
 @_jit
-def _columns_times(tile, rows, count, sums, m):
-    """Add Σ_q rows[q, k] tile[q, j] to sums[k, j] for all `count` components k."""
+def _columns_times(tile, rows, i, count, sums, m):
+    """Add Σ_q rows[i + q, k] tile[q, j] to sums[k, j] for all `count` components k."""
     k = 0
     while k + 5 <= count:
-        a, b, c, d = _five(rows, 0, k), _five(rows, 1, k), _five(rows, 2, k), _five(rows, 3, k)
-        _add_outer(sums[k * TILE :], tile, a, b, c, d, m)
+        a5, b5, c5, d5 = _five(rows, i, k), _five(rows, i + 1, k), _five(rows, i + 2, k), _five(rows, i + 3, k)
+        _add_outer(_view(sums, k * TILE, 5 * TILE), tile, a5, b5, c5, d5, m)
         k += 5
     while k < count:
-        p, q, r, s = _one(rows, 0, k), _one(rows, 1, k), _one(rows, 2, k), _one(rows, 3, k)
-        _add_outer(sums[k * TILE :], tile, p, q, r, s, m)
+        a, b, c, d = _one(rows, i, k), _one(rows, i + 1, k), _one(rows, i + 2, k), _one(rows, i + 3, k)
+        _add_outer(_view(sums, k * TILE, TILE), tile, a, b, c, d, m)
         k += 1
 
 
 # ------------------------------------------------------------------------------------------ the pass
+
+
+@_jit
+def _panel(panels, t, count):
+    return _view(panels, t * count * TILE, count * TILE)
 
 
 @_jit
@@ -396,18 +425,16 @@ def _pair_rows(pairs, left, right, rank):
     row = 0
     for k in range(rank):
         for h in range(k, rank):
-            for q in range(4):
+            for q in range(pairs.shape[0]):
                 pairs[q, row] = left[q, k] * right[q, h]
             row += 1
 
 
 @_jit
-def _fill_rows(L_rows, L, B_rows, B, i, rows):
-    for q in range(rows):
-        for k in range(L.shape[1]):
-            L_rows[q, k] = L[i + q, k]
-        for k in range(B.shape[1]):
-            B_rows[q, k] = B[i + q, k]
+def _fill_rows(rows, source, first):
+    for q in range(min(rows.shape[0], source.shape[0] - first)):
+        for k in range(source.shape[1]):
+            rows[q, k] = source[first + q, k]
 
 
 @_jit
@@ -427,9 +454,16 @@ def _add_panel(target, panel, j0, m):
 @_jit
 def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
     for q in range(rows):
-        for j in range(m):
-            if not mask[(i + q) * mask_row + (j0 + j) * mask_column]:
-                tile[q * TILE + j] = np.nan
+        row = _view(tile, q * TILE, TILE)
+        start = (i + q) * mask_row + j0 * mask_column
+        if mask_column == 1:
+            seen = _view(mask, start, m)
+            for j in range(m):
+                row[j] = row[j] if seen[j] else np.nan
+        elif mask_column > 1 or not mask[start]:
+            for j in range(m):
+                if not mask[start + j * mask_column]:
+                    row[j] = np.nan
 
 
 @_jit
@@ -459,86 +493,95 @@ def rectangle_pass(
 ):
     """Add one rectangle's share of the pass to the outputs; return (Σ|C|², Σ|D|² or 0).
 
-    Rows are walked four at a time along a stretch of columns, so memory is read in long runs.
+    Groups of rows are walked along a stretch of columns, so memory is read in long runs.
     """
     n1, n2 = shape
     rank, ka, kb, pairs = L.shape[1], At.shape[0], B.shape[1], row_grams.shape[1]
     per_tile = (rank + ka + kb + 2 * pairs + 1) * TILE * L.itemsize
     tiles = max(1, min(-(-n2 // TILE), _STRETCH_BYTES // per_tile))
     tile = np.zeros(4 * TILE, L.dtype)
-    R_panels = np.zeros((tiles, rank * TILE), L.dtype)
-    A_panels = np.zeros((tiles, 0 if same else ka * TILE), L.dtype)
+    R_panels = np.zeros(tiles * rank * TILE, L.dtype)
+    A_panels = np.zeros(0 if same else tiles * ka * TILE, L.dtype)
     if same:
         A_panels = R_panels
-    CtB_panels = np.zeros((tiles, kb * TILE), L.dtype)
-    L_rows, B_rows = np.zeros((4, rank), L.dtype), np.zeros((4, kb), L.dtype)
+    CtB_panels = np.zeros(tiles * kb * TILE, L.dtype)
+    L_rows, B_rows = np.zeros((_GROUP, rank), L.dtype), np.zeros((_GROUP, kb), L.dtype)
     CA_rows = np.zeros((4, ka), L.dtype)
-    kept_columns, sums = np.zeros((tiles, TILE), row_kept.dtype), np.zeros(5, row_kept.dtype)
+    kept_columns, sums = np.zeros(tiles * TILE, row_kept.dtype), np.zeros(5, row_kept.dtype)
     kept = np.zeros(4 * TILE, L.dtype)
-    R_pairs, gram_panels = np.zeros((tiles, pairs * TILE), L.dtype), np.zeros((tiles, pairs * TILE), L.dtype)
-    L_pairs, gram_rows = np.zeros((4, pairs), L.dtype), np.zeros((4, pairs), L.dtype)
+    R_pairs, gram_panels = np.zeros(tiles * pairs * TILE, L.dtype), np.zeros(tiles * pairs * TILE, L.dtype)
+    L_pairs, gram_rows = np.zeros((_GROUP, pairs), L.dtype), np.zeros((4, pairs), L.dtype)
     norm_C, norm_D = 0.0, 0.0
     for first in range(0, n2, tiles * TILE):
         here = min(tiles, -(-(n2 - first) // TILE))
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)
-            _fill_panel(R_panels[t], Rt, j0, m)
+            R_panel, A_panel = _panel(R_panels, t, rank), _panel(A_panels, t, ka)
+            _fill_panel(R_panel, Rt, j0, m)
             if not same:
-                _fill_panel(A_panels[t], At, j0, m)
+                _fill_panel(A_panel, At, j0, m)
             if want_grams:
-                _pair_panel(R_pairs[t], A_panels[t], R_panels[t], rank, m)
+                _pair_panel(_panel(R_pairs, t, pairs), A_panel, R_panel, rank, m)
         CtB_panels[:] = 0
         kept_columns[:] = 0
         gram_panels[:] = 0
-        for i in range(0, n1, 4):
-            rows = min(4, n1 - i)
-            _fill_rows(L_rows, L, B_rows, B, i, rows)
+        for group in range(0, n1, _GROUP):
+            quads = -(-min(_GROUP, n1 - group) // 4)
+            _fill_rows(L_rows, L, group)
+            _fill_rows(B_rows, B, group)
             if want_grams:
                 _pair_rows(L_pairs, B_rows, L_rows, rank)
             for t in range(here):
                 j0 = first + t * TILE
                 m = min(TILE, n2 - j0)
-                # Rows past the end repeat the last one and are then blanked: missing entries have no influence.
-                o0 = i * stride + j0
-                o1 = min(i + 1, n1 - 1) * stride + j0
-                o2 = min(i + 2, n1 - 1) * stride + j0
-                o3 = min(i + 3, n1 - 1) * stride + j0
-                y0, y1, y2, y3 = flat[o0 : o0 + m], flat[o1 : o1 + m], flat[o2 : o2 + m], flat[o3 : o3 + m]
-                _residual(tile, y0, y1, y2, y3, L_rows, R_panels[t], rank, m)
-                tile[rows * TILE :] = np.nan
-                if mask is not None:
-                    _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
-                # The next four rows of the same columns are asked for between the loops, a row at a time.
-                ahead = i + 8 <= n1
-                if ahead:
-                    _ask_for(flat, o0 + 4 * stride, m)
-                if want_energy:
-                    norm_D += _energy(tile, rows, m)
-                if want_grams:
-                    _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
-                influence(tile, clip, cutoff, keep, kept_columns[t], sums, m)
-                norm_C += sums[0]
-                if ahead:
-                    _ask_for(flat, o1 + 4 * stride, m)
-                _rows_times(tile, A_panels[t], ka, CA_rows, m)
-                _add_rows(CA, CA_rows, i, rows)
-                if ahead:
-                    _ask_for(flat, o2 + 4 * stride, m)
-                _columns_times(tile, B_rows, kb, CtB_panels[t], m)
-                if ahead:
-                    _ask_for(flat, o3 + 4 * stride, m)
-                for q in range(rows):
-                    row_kept[i + q] += sums[q + 1]
-                if want_grams:
-                    _rows_times(kept, R_pairs[t], pairs, gram_rows, m)
-                    _add_rows(row_grams, gram_rows, i, rows)
-                    _columns_times(kept, L_pairs, pairs, gram_panels[t], m)
+                following = m if group + 2 * _GROUP <= n1 else 0
+                R_panel, A_panel, CtB_panel = (
+                    _panel(R_panels, t, rank),
+                    _panel(A_panels, t, ka),
+                    _panel(CtB_panels, t, kb),
+                )
+                kept_here = _panel(kept_columns, t, 1)
+                pair_panel, gram_panel = _panel(R_pairs, t, pairs), _panel(gram_panels, t, pairs)
+                for quad in range(quads):
+                    i = group + 4 * quad
+                    rows = min(4, n1 - i)
+                    # Rows past the end repeat the last one and are then blanked: missing entries have no influence.
+                    o0 = i * stride + j0
+                    o1 = min(i + 1, n1 - 1) * stride + j0
+                    o2 = min(i + 2, n1 - 1) * stride + j0
+                    o3 = min(i + 3, n1 - 1) * stride + j0
+                    y0, y1, y2, y3 = _view(flat, o0, m), _view(flat, o1, m), _view(flat, o2, m), _view(flat, o3, m)
+                    _residual(tile, y0, y1, y2, y3, L_rows, 4 * quad, R_panel, rank, m)
+                    if rows < 4:
+                        tile[rows * TILE :] = np.nan
+                    if mask is not None:
+                        _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
+                    # The same columns of the next group are asked for between the loops, a row at a time.
+                    _ask_for(flat, o0 + _GROUP * stride, following)
+                    if want_energy:
+                        norm_D += _energy(tile, rows, m)
+                    if want_grams:
+                        _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
+                    _ask_for(flat, o1 + _GROUP * stride, following)
+                    influence(tile, clip, cutoff, keep, kept_here, sums, m)
+                    norm_C += sums[0]
+                    _ask_for(flat, o2 + _GROUP * stride, following)
+                    _rows_times(tile, A_panel, ka, CA_rows, m)
+                    _add_rows(CA, CA_rows, i, rows)
+                    _ask_for(flat, o3 + _GROUP * stride, following)
+                    _columns_times(tile, B_rows, 4 * quad, kb, CtB_panel, m)
+                    for q in range(rows):
+                        row_kept[i + q] += sums[q + 1]
+                    if want_grams:
+                        _rows_times(kept, pair_panel, pairs, gram_rows, m)
+                        _add_rows(row_grams, gram_rows, i, rows)
+                        _columns_times(kept, L_pairs, 4 * quad, pairs, gram_panel, m)
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)
-            _add_panel(BtC, CtB_panels[t], j0, m)
-            _add_panel(column_grams, gram_panels[t], j0, m)
+            _add_panel(BtC, _panel(CtB_panels, t, kb), j0, m)
+            _add_panel(column_grams, _panel(gram_panels, t, pairs), j0, m)
             for j in range(m):
-                column_kept[j0 + j] += kept_columns[t, j]
+                column_kept[j0 + j] += kept_columns[t * TILE + j]
     return norm_C, norm_D

@@ -13,7 +13,7 @@ import numpy as np
 
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients
+from lrpca.regression import robust_coefficients, row_quantile
 from lrpca.solvers.start import Survey
 
 # A row lags when it keeps less than this share of what the median row keeps, and is lost at the second one.
@@ -80,5 +80,5 @@ def _low_residual(part: DenseMatrix, coefficients: Any, other: Any) -> Any:
         residual = np.abs(block - coefficients[start : start + len(block)] @ other.T)
         if mask is not None:
             residual = np.where(mask, residual, np.nan)
-        sizes.append(np.nanquantile(residual, _LOW_QUANTILE, axis=1))
+        sizes.append(row_quantile(residual, _LOW_QUANTILE))
     return np.concatenate(sizes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.influence import Levels, everything
+from lrpca.iteration import orthonormal, thin_svd
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 
@@ -49,13 +50,13 @@ def spectral_start(
     test = rng.standard_normal((n2, width))
     first = _multiply(matrix, test, None, level, energy=True)
     survey = checked_survey(matrix, first)
-    Q = _orthonormal(first.CA * root[:, None])
+    Q = orthonormal(first.CA * root[:, None])
     for _ in range(power_steps):
-        P = _orthonormal(_multiply(matrix, None, Q.conj() * root[:, None], level).CtB)
-        Q = _orthonormal(_multiply(matrix, P.conj(), None, level).CA * root[:, None])
+        P = orthonormal(_multiply(matrix, None, Q.conj() * root[:, None], level).CtB)
+        Q = orthonormal(_multiply(matrix, P.conj(), None, level).CA * root[:, None])
     # Q^H W^½ Y, transposed; its small SVD is that of the projected data.
     B = _multiply(matrix, None, Q.conj() * root[:, None], level).CtB
-    V, values, Ut = np.linalg.svd(B, full_matrices=False)
+    V, values, Ut = thin_svd(B)
     scale = np.sqrt(values[:rank] / survey.observed)
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root[:, None] > 0, (Q @ Ut.T[:, :rank]) / root[:, None], 0.0)
@@ -86,12 +87,6 @@ def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: boo
         B=none_1 if B is None else B,
         energy=energy,
     )
-
-
-def _orthonormal(
-    M: Any,  # (n, k)
-) -> Any:
-    return np.linalg.qr(M)[0]
 
 
 def _refuse_infinite(matrix: DenseMatrix) -> None:

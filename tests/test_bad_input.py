@@ -1,0 +1,393 @@
+"""Bad input: a clear error that names the value and the remedy, or a documented result; never a silent wrong answer."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca import ConvergenceWarning, DiagnosisWarning, Schedule, decompose
+from lrpca.testing import planted
+
+GOOD = planted((60, 50), rank=2, outlier_fraction=0.1, outlier_size=5, random_state=1)
+
+
+def spoiled(value: Any, dtype: Any = float) -> Any:
+    Y = GOOD.Y.astype(dtype)
+    Y[3, 4] = value
+    return Y
+
+
+# ------------------------------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize(
+    ("Y", "message"),
+    [
+        (np.zeros((0, 5)), r"Y\.shape=\(0, 5\).*at least one row"),
+        (np.zeros((5, 0)), r"Y\.shape=\(5, 0\).*at least one row and one column"),
+        ([], r"Y\.(ndim|shape)="),
+        (np.ones(7), r"Y\.ndim=1 is not 2; reshape"),
+        (np.ones((2, 3, 4)), r"Y\.ndim=3 is not 2; reshape"),
+        (5.0, r"Y\.ndim=0 is not 2; reshape"),
+        (np.ones((3, 3), object), r"Y\.dtype=object is not numeric; convert"),
+        (np.full((3, 3), "a"), r"Y\.dtype=<U1 is not numeric; convert"),
+        (np.full((3, 3), b"a"), r"Y\.dtype=\|S1 is not numeric; convert"),
+        (np.zeros((3, 3), "M8[s]"), r"Y\.dtype=datetime64\[s\] is not numeric; convert"),
+        (np.zeros((3, 3), [("a", float)]), r"Y\.dtype=.*is not numeric; convert"),
+        ([["a", "b"], ["c", "d"]], r"Y\.dtype=<U1 is not numeric; convert"),
+        ([[1.0, 2.0], [3.0]], r"Y=list is not rectangular.*pass a 2-D"),
+        (None, r"Y\.dtype=object"),
+        ({"a": 1}, r"Y\.dtype=object"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_what_is_no_matrix(Y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decompose(Y, 1)
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32", "complex128"))
+@pytest.mark.parametrize("value", (np.inf, -np.inf))
+def test_infinite_entries_are_located(value: float, dtype: str) -> None:
+    with pytest.raises(ValueError, match=r"Y\[3, 4\]=\(?-?inf.*is not finite; mark missing entries with NaN"):
+        decompose(spoiled(value, dtype), 2)
+
+
+def test_infinite_entries_are_located_in_every_layout_and_with_a_start() -> None:
+    Y = spoiled(np.inf)
+    d = decompose(GOOD.Y, 2)
+    for bad, keywords in (
+        (np.asfortranarray(Y), {}),
+        (Y, {"start": (d.L, d.R)}),
+        (Y, {"schedule": Schedule([0.1, 0.05], [0, 1])}),
+    ):
+        with pytest.raises(ValueError, match=r"Y\[3, 4\]=inf"):
+            decompose(bad, 2, **keywords)
+
+
+def test_nothing_but_infinite_entries() -> None:
+    with pytest.raises(ValueError, match=r"Y\[0, 0\]=inf is not finite"):
+        decompose(np.full((6, 5), np.inf), 1)
+
+
+def test_hidden_infinite_entries_are_allowed() -> None:
+    Y = spoiled(np.inf)
+    d = decompose(Y, 2, mask=np.isfinite(Y))
+    assert GOOD.error(d.low_rank) < 1e-6
+    assert np.isfinite(d.sparse).all() and not d.outliers[3, 4]
+
+
+@pytest.mark.parametrize("value", (1e140, 1e-140))
+def test_numbers_whose_squares_leave_the_range(value: float) -> None:
+    with pytest.raises(ValueError, match=r"median\|Y\|=.*rescale Y"):
+        decompose(GOOD.Y * value, 2)
+
+
+def test_no_observed_entry() -> None:
+    message = r"Y has no observed entry \(all NaN or masked\); pass data"
+    with pytest.raises(ValueError, match=message):
+        decompose(np.full((6, 5), np.nan), 1)
+    with pytest.raises(ValueError, match=message):
+        decompose(np.full((300, 400), np.nan, np.float32), 1)
+    with pytest.raises(ValueError, match=message):
+        decompose(GOOD.Y, 2, mask=np.zeros((60, 1), bool))
+    with pytest.raises(ValueError, match=message):
+        decompose(np.ma.masked_all((6, 5)), 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        (0, r"rank=0 is not between 1 and min\(Y\.shape\)=50; choose"),
+        (-1, r"rank=-1 is not between 1 and min\(Y\.shape\)=50"),
+        (51, r"rank=51 is not between 1 and min\(Y\.shape\)=50"),
+        ("five", r"rank='five' is not an integer; give one from 1 to 50"),
+        (2.0, r"rank=2\.0 is not an integer"),
+        (True, r"rank=True is not an integer"),
+        ([2], r"rank=\[2\] is not an integer"),
+        (np.nan, r"rank=nan is not an integer"),
+    ],
+)
+def test_rank(rank: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decompose(GOOD.Y, rank)
+
+
+def test_rank_of_numpy_integers() -> None:
+    assert decompose(GOOD.Y, np.int64(2)).rank == 2
+
+
+@pytest.mark.parametrize("rank", (None, "auto"))
+def test_choice_of_rank_comes_later(rank: Any) -> None:
+    with pytest.raises(NotImplementedError, match=rf"rank={rank!r}.*give an integer"):
+        decompose(GOOD.Y, rank)
+    with pytest.raises(NotImplementedError, match="rank=None"):
+        decompose(GOOD.Y)
+
+
+@pytest.mark.parametrize("method", ("scaledgd", "pcp", "ircur", "sampled", "auto"))
+def test_methods_that_come_later(method: str) -> None:
+    with pytest.raises(NotImplementedError, match=rf"method='{method}' is not available yet; use one of lrpca"):
+        decompose(GOOD.Y, 2, method=method)
+
+
+class _Tensor:
+    """Stands for a tensor: refused by the module it comes from."""
+
+
+@pytest.mark.parametrize("module", ("torch", "dask.array.core", "zarr.core.array"))
+def test_containers_that_come_later(module: str) -> None:
+    kind = type("Tensor", (_Tensor,), {"__module__": module})
+    with pytest.raises(TypeError, match=rf"Y={module}\.Tensor: .*not supported yet; pass"):
+        decompose(kind(), 2)
+
+
+def test_frames_with_text() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(GOOD.Y)
+    with pytest.raises(ValueError, match="not numeric.*drop text columns"):
+        decompose(frame.assign(name="x"), 2)
+    with pytest.raises(ValueError, match="not numeric"):
+        decompose(frame.assign(when=pd.Timestamp("2026-01-01")), 2)
+    with pytest.raises(ValueError, match=r"Y\.ndim=1"):
+        decompose(frame[0], 2)
+
+
+def test_frames_with_numbers_as_text() -> None:
+    """Text is refused even where it could be parsed: "007" may be a name."""
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="not numeric"):
+        decompose(pd.DataFrame(GOOD.Y.astype(str)), 2)
+
+
+def test_polars_with_text() -> None:
+    pl = pytest.importorskip("polars")
+    with pytest.raises(ValueError, match="not numeric"):
+        decompose(pl.DataFrame({"a": ["x", "y"], "b": [1, 2]}), 1)
+
+
+def test_sparse_without_entries_or_with_inf() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ValueError, match=r"Y\.shape=\(0, 5\)"):
+        decompose(sparse.csr_array((0, 5)), 1)
+    with pytest.raises(ValueError, match=r"Y\[3, 4\]=inf"):
+        decompose(sparse.csr_array(spoiled(np.inf)), 2)
+
+
+BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
+    ({"method": "magic"}, r"method='magic' is unknown; use one of lrpca"),
+    ({"tol": -1}, r"tol=-1 is not a number from 0 to below 1"),
+    ({"tol": np.nan}, r"tol=nan"),
+    ({"tol": "small"}, r"tol='small'"),
+    ({"tol": 1.0}, r"tol=1\.0"),
+    ({"tol": True}, r"tol=True"),
+    ({"max_iter": 0}, r"max_iter=0 is not a positive integer"),
+    ({"max_iter": 1.5}, r"max_iter=1\.5 is not a positive integer"),
+    ({"max_iter": "many"}, r"max_iter='many'"),
+    ({"random_state": -1}, r"random_state=-1.*e\.g\. 0"),
+    ({"random_state": "seed"}, r"random_state='seed'"),
+    ({"options": {"gamma": 0.9}}, r"options=\{'gamma'.*known: power_steps, sample_size"),
+    ({"options": {"power_steps": -1}}, r"options\['power_steps'\]=-1"),
+    ({"options": {"sample_size": 5}}, r"options\['sample_size'\]=5.*at least 100"),
+    ({"options": {"power_steps": "two"}}, r"options\['power_steps'\]='two'"),
+    ({"row_weight": np.ones(59)}, r"row_weight.*\(59,\).*60 real numbers"),
+    ({"row_weight": -np.ones(60)}, r"row_weight.*not negative"),
+    ({"row_weight": np.zeros(60)}, r"row_weight.*not all zero"),
+    ({"row_weight": np.full(60, np.nan)}, r"row_weight.*finite"),
+    ({"row_weight": ["a"] * 60}, r"row_weight.*real numbers"),
+    ({"mask": np.ones((60, 50))}, r"mask\.dtype=float64 is not bool; pass True where observed"),
+    ({"mask": np.ones((50, 60), bool)}, r"mask\.shape=\(50, 60\) does not fit Y\.shape=\(60, 50\); use"),
+    ({"mask": np.ones(50, bool)}, r"mask\.shape=\(50,\) does not fit"),
+    ({"start": np.ones((60, 2))}, r"start.*pair \(L, R\)"),
+    ({"start": (np.ones((60, 3)), np.ones((50, 2)))}, r"start of shapes \(60, 3\), \(50, 2\).*expected \(60, 2\)"),
+    ({"start": (np.full((60, 2), np.nan), np.ones((50, 2)))}, r"start contains NaN"),
+    ({"start": (np.zeros((60, 2)), np.ones((50, 2)))}, r"start is all zero.*omit start"),
+]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"), BAD_KEYWORDS, ids=lambda value: "" if isinstance(value, str) else None
+)
+def test_keywords(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decompose(GOOD.Y, 2, **keywords)
+
+
+def test_complex_start_of_real_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="start.*complex"):
+        decompose(GOOD.Y, 2, start=(np.ones((60, 2)) * 1j, np.ones((50, 2))))
+
+
+def test_options_that_are_no_dict() -> None:
+    with pytest.raises((TypeError, ValueError), match="options"):
+        decompose(GOOD.Y, 2, options=["power_steps"])  # type: ignore[arg-type]
+
+
+def test_callback_that_cannot_be_called() -> None:
+    with pytest.raises(TypeError, match="callback|not callable"):
+        decompose(GOOD.Y, 2, callback=3)  # type: ignore[arg-type]
+
+
+def test_schedules(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="schedule='nonesuch'.*shipped models: .*default"):
+        decompose(GOOD.Y, 2, schedule="nonesuch")
+    with pytest.raises(TypeError, match="schedule=.*not a Schedule, a name or a path"):
+        decompose(GOOD.Y, 2, schedule=3)  # type: ignore[arg-type]
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"format": "lrpca-sch')
+    with pytest.raises(ValueError, match=r"broken\.json.*not valid JSON"):
+        decompose(GOOD.Y, 2, schedule=broken)
+    with pytest.raises(ValueError, match="nan"):
+        Schedule([0.1, np.nan], [0, 1])
+
+
+def test_keyword_only() -> None:
+    with pytest.raises(TypeError):
+        decompose(GOOD.Y, 2, "lrpca")  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------------------------------ documented results
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+def test_rows_and_columns_without_entries(dtype: str) -> None:
+    """They get no influence, zeros in the low-rank part, and a place in the diagnosis and in a warning."""
+    Y = GOOD.Y.astype(dtype)
+    Y[[5, 17]], Y[:, 7] = np.nan, np.nan
+    with (
+        pytest.warns(DiagnosisWarning, match=r"2 row\(s\) without influence \(5, 17\).*missing"),
+        pytest.warns(DiagnosisWarning, match=r"1 column\(s\) without influence \(7\)"),
+    ):
+        d = decompose(Y, 2)
+    np.testing.assert_array_equal(d.diagnosis.rows_without_influence, [5, 17])
+    np.testing.assert_array_equal(d.diagnosis.columns_without_influence, [7])
+    assert np.isnan(d.diagnosis.kept_by_row[[5, 17]]).all() and np.isnan(d.diagnosis.kept_by_column[7])
+    assert d.converged
+    rows, columns = np.setdiff1d(np.arange(60), [5, 17]), np.setdiff1d(np.arange(50), [7])
+    assert np.linalg.norm((d.low_rank - GOOD.X)[np.ix_(rows, columns)]) < 1e-5 * np.linalg.norm(GOOD.X)
+    assert np.abs(d.low_rank[[5, 17]]).max() < 1e-6 and np.abs(d.low_rank[:, 7]).max() < 1e-6
+    assert not d.sparse[5].any() and not d.outliers[:, 7].any()
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32", "uint8", "complex128"))
+def test_zero_matrix(dtype: str) -> None:
+    with pytest.warns(DiagnosisWarning, match="S is empty"):
+        d = decompose(np.zeros((20, 12), dtype), 2)
+    assert d.converged
+    assert not d.low_rank.any() and not d.sparse.any() and not d.outliers.any()
+    assert d.outlier_fraction == 0
+
+
+@pytest.mark.parametrize("rank", (1, 3))
+@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-13), ("float32", 1e-5), ("uint8", 1e-4)])
+def test_constant_matrix(rank: int, dtype: str, within: float) -> None:
+    with pytest.warns(DiagnosisWarning, match="S is empty"):
+        d = decompose(np.full((20, 12), 7, dtype), rank)
+    assert d.converged
+    np.testing.assert_allclose(d.low_rank, 7, rtol=within)
+    assert not d.outliers.any()
+
+
+def test_constant_matrix_with_outliers() -> None:
+    Y = np.full((40, 30), 7.0)
+    hit = np.random.default_rng(0).random(Y.shape) < 0.1
+    Y[hit] = 100
+    d = decompose(Y, 1)
+    assert d.converged
+    np.testing.assert_allclose(d.low_rank, 7, rtol=1e-7)
+    np.testing.assert_array_equal(d.outliers, hit)
+
+
+def test_nothing_low_rank_but_outliers_only() -> None:
+    """Sparse spikes on zero: everything not zero is an outlier."""
+    Y = np.zeros((60, 50))
+    hit = np.random.default_rng(0).random(Y.shape) < 0.1
+    Y[hit] = np.random.default_rng(1).uniform(1, 5, int(hit.sum()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        d = decompose(Y, 2)
+    wrong = np.linalg.norm(d.low_rank) > 1e-3 * np.linalg.norm(Y)
+    assert not wrong or caught
+
+
+@pytest.mark.parametrize("share", (0.45, 0.6))
+@pytest.mark.parametrize("seed", range(3))
+def test_more_than_half_zeros(share: float, seed: int) -> None:
+    """Zeros are data, not missing. Either the rest is recovered, or a warning says what may be wrong."""
+    rng = np.random.default_rng(seed)
+    L, R = rng.standard_normal((130, 2)), rng.standard_normal((110, 2))
+    L[rng.random(130) < share], R[rng.random(110) < share] = 0, 0
+    X = L @ R.T
+    hit = rng.random(X.shape) < 0.05
+    Y = X + 3 * hit
+    assert np.mean(Y == 0) > 0.5
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        d = decompose(Y, 2)
+    assert np.linalg.norm(d.low_rank - X) < 1e-5 * np.linalg.norm(X) or caught
+    # Called missing, the zeros do no harm.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiagnosisWarning)
+        d = decompose(Y, 2, mask=Y != 0)
+    seen = (X != 0) & ~hit
+    assert np.abs(d.low_rank - X)[seen].max() < 1e-5 * np.abs(X).max()
+
+
+@pytest.mark.parametrize("surplus", (1, 4))
+@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_over_specified_rank_of_exactly_low_rank_data(surplus: int, dtype: str, within: float) -> None:
+    """LᵀL is singular: surplus components are zero, and nothing blows up."""
+    X = planted((80, 60), rank=2, outlier_fraction=0, random_state=3).X.astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiagnosisWarning)
+        d = decompose(X, 2 + surplus)
+        long = decompose(X, 2 + surplus, tol=0, max_iter=30)
+        start = (np.hstack([d.L, d.L])[:, : 2 + surplus], np.hstack([d.R, d.R])[:, : 2 + surplus])
+        warm = decompose(X, 2 + surplus, start=start)
+    assert d.converged
+    for result in (d, long, warm):
+        assert np.linalg.norm(result.low_rank - X) < within * np.linalg.norm(X)
+        assert np.mean(result.outliers) < 0.01
+        assert np.abs(result.L[:, 2:]).max() < 1e-2 * np.abs(result.L).max()
+
+
+@pytest.mark.parametrize("shape", ((1, 1), (1, 9), (9, 1), (2, 2), (3, 5)))
+def test_tiny_matrices(shape: tuple[int, int]) -> None:
+    Y = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiagnosisWarning)
+        d = decompose(Y, min(shape))
+        assert not decompose(0 * Y, min(shape)).low_rank.any()
+    assert d.converged
+    np.testing.assert_allclose(d.low_rank, Y, rtol=1e-10)
+
+
+def test_nothing_but_outliers_is_said() -> None:
+    """Noise of full rank has no low-rank part: the fit is not reported as a success without a word."""
+    Y = np.random.default_rng(0).standard_cauchy((80, 70)) ** 3
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        d = decompose(Y, 2)
+    assert not d.converged or caught or d.noise_level > 0.1 * np.median(np.abs(Y))
+
+
+def test_wide_range_of_magnitudes_has_no_outliers() -> None:
+    """Rounding is relative to the entry: large entries of an exactly low-rank matrix are no outliers."""
+    rng = np.random.default_rng(0)
+    X = np.outer(np.exp(rng.uniform(-2, 2, 120)), np.exp(rng.uniform(-2, 2, 90)))
+    for dtype in (np.float64, np.float32):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DiagnosisWarning)
+            d = decompose(X.astype(dtype), 1)
+        assert d.converged
+        assert not d.outliers.any()
+
+
+def test_warnings_are_the_librarys_own() -> None:
+    assert issubclass(ConvergenceWarning, UserWarning) and issubclass(DiagnosisWarning, UserWarning)
+    assert lrpca.ConvergenceWarning is ConvergenceWarning

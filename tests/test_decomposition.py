@@ -1,0 +1,336 @@
+"""The result: normal form, lazy parts, files."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca import Decomposition
+from lrpca.testing import Problem, planted
+
+SHAPE, RANK = (90, 70), 3
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return planted(SHAPE, rank=RANK, outlier_fraction=0.1, outlier_size=5, missing=0.1, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def result(problem: Problem) -> Decomposition:
+    return lrpca.decompose(problem.Y, RANK)
+
+
+# ------------------------------------------------------------------------------------------ factors
+
+
+@pytest.mark.parametrize("dtype", (np.float64, np.float32, np.complex128))
+def test_factors_are_in_normal_form(dtype: Any) -> None:
+    case = planted(SHAPE, rank=RANK, outlier_fraction=0.1, outlier_size=5, condition=4, dtype=dtype)
+    d = lrpca.decompose(case.Y, RANK)
+    tolerance = 50 * np.finfo(dtype).eps
+    values = np.linalg.svd(d.low_rank, compute_uv=False)[:RANK]
+    for factor, rows in ((d.L, SHAPE[0]), (d.R, SHAPE[1])):
+        assert factor.shape == (rows, RANK)
+        assert factor.dtype == dtype
+        np.testing.assert_allclose(factor.conj().T @ factor, np.diag(values), atol=tolerance * values[0])
+    assert np.all(np.diff(values) < 0)
+    peaks = d.R[np.abs(d.R).argmax(axis=0), np.arange(RANK)]
+    assert np.all(peaks.real > 0)
+    np.testing.assert_allclose(peaks.imag, 0, atol=tolerance * np.abs(peaks).max())
+
+
+def test_facts(result: Decomposition) -> None:
+    assert result.rank == RANK
+    assert result.method == "lrpca"
+    assert result.n_iter == len(result.history) > 0
+    assert result.n_reads > result.n_iter
+    assert result.converged and result.reason == "tol"
+    assert result.outlier_fraction == pytest.approx(0.1, abs=0.02)
+    assert f"{SHAPE[0]} x {SHAPE[1]}, rank {RANK}, converged (tol)" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("reason", "converged"),
+    [
+        ("tol", True),
+        ("noise_floor", True),
+        ("max_iter", False),
+        ("schedule_end", False),
+        ("stalled", False),
+        ("runaway", False),
+        ("callback", False),
+    ],
+)
+def test_converged_means_tolerance_or_noise_floor(result: Decomposition, reason: str, converged: bool) -> None:
+    d = Decomposition(
+        result.L,
+        result.R,
+        history=[],
+        reason=reason,
+        noise_level=0.0,
+        outlier_threshold=0.0,
+        outlier_fraction=0.0,
+        n_reads=0,
+        diagnosis=result.diagnosis,
+    )
+    assert d.converged is converged
+
+
+# ------------------------------------------------------------------------------------------ lazy parts
+
+
+def test_lazy_parts_are_made_once_and_only_when_asked(problem: Problem) -> None:
+    d = lrpca.decompose(problem.Y, RANK)
+    big = ("low_rank", "sparse", "outliers")
+    assert not [name for name in big if name in vars(d)]
+    for name in big:
+        assert getattr(d, name) is getattr(d, name)
+        assert getattr(d, name).shape == SHAPE
+
+
+def test_parts_add_up(problem: Problem, result: Decomposition) -> None:
+    np.testing.assert_array_equal(result.low_rank, result.L @ result.R.T)
+    seen = problem.observed
+    residual = np.abs(problem.Y - result.low_rank - result.sparse)
+    assert residual[seen].max() <= result.outlier_threshold
+    on = result.outliers
+    np.testing.assert_allclose(result.sparse[on], (problem.Y - result.low_rank)[on], rtol=0, atol=1e-15)
+    assert np.abs(result.sparse[on]).min() > result.outlier_threshold
+    assert not result.sparse[~on].any()
+    assert np.isfinite(result.sparse).all()
+
+
+def test_missing_entries_are_never_outliers(problem: Problem, result: Decomposition) -> None:
+    assert not result.outliers[~problem.observed].any()
+    mask = np.random.default_rng(0).random(SHAPE) < 0.8
+    d = lrpca.decompose(np.nan_to_num(problem.Y), RANK, mask=mask & problem.observed)
+    assert not d.outliers[~mask].any()
+    assert d.outliers.any()
+
+
+def test_outliers_are_the_planted_ones(problem: Problem, result: Decomposition) -> None:
+    gross = np.abs(problem.S) > result.outlier_threshold * 2
+    assert np.mean(result.outliers & ~problem.outliers) < 1e-3
+    assert np.all(result.outliers[gross & problem.observed])
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(np.uint8, np.float32), (np.int64, np.float64), ("c8", np.complex64)])
+def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
+    rng = np.random.default_rng(0)
+    Y = (60 + 100 * np.outer(rng.random(60), rng.random(50))).astype(dtype)
+    Y[rng.random(Y.shape) < 0.1] = 255
+    d = lrpca.decompose(Y, 2)
+    assert d.L.dtype == d.R.dtype == d.low_rank.dtype == d.sparse.dtype == expected
+    assert d.outliers.dtype == bool
+    assert np.all(np.abs(Y - d.low_rank - d.sparse) <= d.outlier_threshold * (1 + 1e-5))
+
+
+def test_blocks_of_rows_do_not_show(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    from lrpca import decomposition
+
+    whole = lrpca.decompose(problem.Y, RANK)
+    parts = lrpca.decompose(problem.Y, RANK)
+    monkeypatch.setattr(decomposition, "_BLOCK", 7 * SHAPE[1])
+    np.testing.assert_array_equal(parts.outliers, whole.outliers)
+    monkeypatch.undo()
+    np.testing.assert_allclose(parts.sparse, whole.sparse, rtol=0, atol=1e-15)
+
+
+def test_thresholds_of_their_own_for_rows_or_columns(problem: Problem, result: Decomposition) -> None:
+    """The threshold may be anything that broadcasts to Y."""
+    level = np.full((1, SHAPE[1]), result.outlier_threshold)
+    level[0, 5] = np.inf
+    d = Decomposition(
+        result.L,
+        result.R,
+        matrix=result._matrix,
+        history=[],
+        reason="tol",
+        noise_level=0.0,
+        outlier_threshold=level,
+        outlier_fraction=0.0,
+        n_reads=0,
+        diagnosis=result.diagnosis,
+    )
+    expected = result.outliers.copy()
+    expected[:, 5] = False
+    np.testing.assert_array_equal(d.outliers, expected)
+
+
+# ------------------------------------------------------------------------------------------ diagnosis
+
+
+def test_diagnosis_counts_kept_entries(problem: Problem, result: Decomposition) -> None:
+    share = result.diagnosis.kept_by_row
+    assert share.shape == (SHAPE[0],) and result.diagnosis.kept_by_column.shape == (SHAPE[1],)
+    assert np.all((share > 0.5) & (share <= 1))
+    assert np.mean(share) == pytest.approx(0.9, abs=0.03)
+    assert len(result.diagnosis.rows_without_influence) == len(result.diagnosis.columns_without_influence) == 0
+    assert result.diagnosis.messages == []
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def assert_equal(a: Decomposition, b: Decomposition) -> None:
+    for name in ("L", "R"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert getattr(a, name).dtype == getattr(b, name).dtype
+    for name in ("reason", "converged", "noise_level", "outlier_fraction", "n_reads", "n_iter", "method", "history"):
+        assert getattr(a, name) == getattr(b, name), name
+    np.testing.assert_array_equal(a.outlier_threshold, b.outlier_threshold)
+    assert a.diagnosis.messages == b.diagnosis.messages
+    for name in ("kept_by_row", "kept_by_column", "rows_without_influence", "columns_without_influence"):
+        np.testing.assert_array_equal(getattr(a.diagnosis, name), getattr(b.diagnosis, name))
+
+
+@pytest.mark.parametrize("name", ("result.npz", "no-ending", "ünïcode name.npz"))
+def test_save_and_load(tmp_path: Path, problem: Problem, result: Decomposition, name: str) -> None:
+    path = tmp_path / name
+    result.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    loaded = Decomposition.load(path)
+    assert_equal(loaded, result)
+    np.testing.assert_array_equal(loaded.low_rank, result.low_rank)
+    np.testing.assert_allclose(loaded.transform(problem.Y[:5]), result.transform(problem.Y[:5]))
+    assert_equal(Decomposition.load(str(path)), result)
+
+
+def test_loaded_without_data_says_so(tmp_path: Path, result: Decomposition) -> None:
+    result.save(tmp_path / "result.npz")
+    loaded = Decomposition.load(tmp_path / "result.npz")
+    for name in ("sparse", "outliers"):
+        with pytest.raises(ValueError, match=r"loaded without its data.*load\(path, Y\)"):
+            getattr(loaded, name)
+
+
+def test_load_with_data(tmp_path: Path, problem: Problem, result: Decomposition) -> None:
+    result.save(tmp_path / "result.npz")
+    loaded = Decomposition.load(tmp_path / "result.npz", problem.Y)
+    np.testing.assert_array_equal(loaded.sparse, result.sparse)
+    np.testing.assert_array_equal(loaded.outliers, result.outliers)
+    with pytest.raises(ValueError, match=r"Y\.shape=\(70, 90\) is not \(90, 70\)"):
+        Decomposition.load(tmp_path / "result.npz", problem.Y.T)
+
+
+def test_no_pickle_inside(tmp_path: Path, result: Decomposition) -> None:
+    result.save(tmp_path / "result.npz")
+    with np.load(tmp_path / "result.npz", allow_pickle=False) as content:
+        assert {array.dtype.kind for array in dict(content).values()} <= set("fcbiuU")
+
+
+def test_odd_results_can_be_saved(tmp_path: Path) -> None:
+    """Zeros have thresholds and shares of their own; all-missing rows have NaN shares."""
+    Y = np.zeros((12, 9))
+    Y[3] = np.nan
+    with pytest.warns(lrpca.DiagnosisWarning):
+        d = lrpca.decompose(Y, 2)
+    d.save(tmp_path / "zeros.npz")
+    assert_equal(Decomposition.load(tmp_path / "zeros.npz"), d)
+
+
+def test_complex_result_can_be_saved(tmp_path: Path) -> None:
+    d = lrpca.decompose(planted((40, 30), rank=2, dtype=complex).Y, 2)
+    d.save(tmp_path / "complex.npz")
+    assert_equal(Decomposition.load(tmp_path / "complex.npz"), d)
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    with np.load(path) as content:
+        arrays = dict(content)
+    facts = json.loads(str(arrays.pop("facts")))
+    for key, value in changes.items():
+        if key in arrays and value is None:
+            del arrays[key]
+        elif key in arrays:
+            arrays[key] = value
+        else:
+            facts[key] = value
+    with open(path, "wb") as file:
+        np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
+
+
+@pytest.mark.parametrize("keep", (0.0, 0.1, 0.5, 0.99))
+def test_truncated_file(tmp_path: Path, result: Decomposition, keep: float) -> None:
+    path = tmp_path / "cut.npz"
+    result.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(ValueError, match=r"cut\.npz.*complete"):
+        Decomposition.load(path)
+
+
+def test_damaged_bytes(tmp_path: Path, result: Decomposition) -> None:
+    path = tmp_path / "damaged.npz"
+    result.save(path)
+    content = bytearray(path.read_bytes())
+    # The numbers of L start within the first kilobytes; the archive's checksums notice.
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(64)
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"damaged\.npz"):
+        Decomposition.load(path)
+
+
+def test_foreign_files(tmp_path: Path, result: Decomposition) -> None:
+    path = tmp_path / "foreign.npz"
+    np.savez(path, a=np.ones(3))
+    with pytest.raises(ValueError, match=r"foreign\.npz.*not a saved decomposition"):
+        Decomposition.load(path)
+    np.save(tmp_path / "array.npy", np.ones(3))
+    with pytest.raises(ValueError, match=r"array\.npy.*not a saved decomposition"):
+        Decomposition.load(tmp_path / "array.npy")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.npz.*not a saved decomposition"):
+        Decomposition.load(tmp_path / "text.npz")
+    with zipfile.ZipFile(tmp_path / "zip.npz", "w") as archive:
+        archive.writestr("facts", "{}")
+    with pytest.raises(ValueError, match=r"zip\.npz.*not a saved decomposition"):
+        Decomposition.load(tmp_path / "zip.npz")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.npz"):
+        Decomposition.load(tmp_path / "nowhere.npz")
+
+
+def test_pickled_content_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "pickle.npz"
+    np.savez(path, facts=np.array([object()], dtype=object))
+    with pytest.raises(ValueError, match=r"pickle\.npz"):
+        Decomposition.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"},
+        {"version": 99},
+        {"history": [{"surprise": 1}]},
+        {"L": None},
+        {"kept_by_row": None},
+        {"R": np.ones((SHAPE[1], RANK + 1))},
+        {"L": np.ones(SHAPE[0])},
+        {"reason": 7},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_files_whose_content_does_not_fit(tmp_path: Path, result: Decomposition, change: dict[str, Any]) -> None:
+    path = tmp_path / "odd.npz"
+    result.save(path)
+    rewrite(path, **change)
+    with pytest.raises(ValueError, match=r"odd\.npz"):
+        Decomposition.load(path)
+
+
+def test_unwritable_place_is_named_and_the_old_file_stays(tmp_path: Path, result: Decomposition) -> None:
+    with pytest.raises(OSError, match="missing-folder"):
+        result.save(tmp_path / "missing-folder" / "result.npz")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        result.save(tmp_path / "folder")
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]

@@ -1,0 +1,174 @@
+"""The formulas of one iteration, against the dense matrices they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lrpca import iteration
+from lrpca.influence import everything, levels
+from lrpca.kernels.reference import Pass, dense_pass
+
+N1, N2, RANK = 14, 11, 3
+
+
+def draw(*size: int, seed: int, is_complex: bool) -> Any:
+    rng = np.random.default_rng(seed)
+    real = rng.standard_normal(size)
+    return real + 1j * rng.standard_normal(size) if is_complex else real
+
+
+@pytest.fixture(params=[False, True], ids=["real", "complex"])
+def factors(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
+    """Return Y, L, R with a residual that is not small."""
+    L = draw(N1, RANK, seed=1, is_complex=request.param)
+    R = draw(N2, RANK, seed=2, is_complex=request.param)
+    return L @ R.T + 0.3 * draw(N1, N2, seed=3, is_complex=request.param), L, R
+
+
+WEIGHT = np.random.default_rng(4).uniform(0.2, 3, N1)
+
+
+def run(Y: Any, L: Any, R: Any, weight: Any = None, *, level: Any = None, mask: Any = None) -> Pass:
+    B = L.conj() if weight is None else L.conj() * weight[:, None]
+    return dense_pass(Y, L, R, level or everything(), A=R.conj(), B=B, mask=mask, grams=True)
+
+
+def projector(M: Any, weight: Any = None) -> Any:
+    """Return P with P v the (weighted) projection of v on the columns of M."""
+    W = np.eye(len(M)) if weight is None else np.diag(weight)
+    return M @ np.linalg.solve(M.conj().T @ W @ M, M.conj().T @ W)
+
+
+def test_pseudo_inverse_of_a_regular_gram(factors: Any) -> None:
+    gram = iteration.gram(factors[1])
+    np.testing.assert_allclose(iteration.pseudo_inverse(gram) @ gram, np.eye(RANK), atol=1e-13)
+
+
+def test_pseudo_inverse_leaves_absent_directions_out() -> None:
+    M = np.random.default_rng(0).standard_normal((9, 2))
+    singular = iteration.gram(np.column_stack([M, M[:, 0]]))
+    inverse = iteration.pseudo_inverse(singular)
+    np.testing.assert_allclose(inverse, np.linalg.pinv(singular, rcond=1e-12), rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(iteration.pseudo_inverse(np.zeros((2, 2))), 0)
+
+
+def test_pseudo_inverse_does_not_depend_on_scale() -> None:
+    gram = iteration.gram(np.random.default_rng(0).standard_normal((9, 3)))
+    for scale in (4.0**-80, 4.0**80):
+        np.testing.assert_allclose(iteration.pseudo_inverse(scale * gram) * scale, iteration.pseudo_inverse(gram))
+
+
+def test_gram_has_its_conjugate_on_the_right(factors: Any) -> None:
+    _, L, _ = factors
+    np.testing.assert_allclose(iteration.gram(L), L.T @ L.conj())
+    np.testing.assert_allclose(iteration.gram(L, WEIGHT), L.T @ np.diag(WEIGHT) @ L.conj())
+
+
+@pytest.mark.parametrize("weight", (None, WEIGHT), ids=["plain", "weighted"])
+def test_scaled_directions_are_the_papers(factors: Any, weight: Any) -> None:
+    """L + ΔL is then the least-squares fit of Y with R fixed, and the other way round."""
+    Y, L, R = factors
+    dL, dR = iteration.scaled_directions(L, R, run(Y, L, R, weight), weight)
+    np.testing.assert_allclose(L + dL, np.linalg.lstsq(R, Y.T, rcond=None)[0].T, atol=1e-12)
+    root = np.ones(N1) if weight is None else np.sqrt(weight)
+    np.testing.assert_allclose(
+        R + dR, np.linalg.lstsq(L * root[:, None], Y * root[:, None], rcond=None)[0].T, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("weight", (None, WEIGHT), ids=["plain", "weighted"])
+def test_tangent_step_counts_the_shared_part_once(factors: Any, weight: Any) -> None:
+    """To first order X moves by the projection of C on the tangent space, P C + C Q - P C Q."""
+    Y, L, R = factors
+    dL, dR = iteration.scaled_directions(L, R, run(Y, L, R, weight), weight)
+    dL, dR = iteration.without_double_counting(L, R, dL, dR, weight)
+    C, P, Q = Y - L @ R.T, projector(L, weight), projector(R).T
+    np.testing.assert_allclose(dL @ R.T + L @ dR.T, P @ C + C @ Q - P @ C @ Q, atol=1e-12)
+
+
+def test_own_gram_rows_are_least_squares_over_kept_entries(factors: Any) -> None:
+    """Damping apart, each row solves its own regression: exact where the data are exact."""
+    _, L, R = factors
+    truth = draw(N1, RANK, seed=5, is_complex=np.iscomplexobj(L))
+    mask = np.random.default_rng(6).random((N1, N2)) < 0.6
+    mask[:, : RANK + 1] = True
+    result = run(truth @ R.T, L, R, mask=mask)
+    dL, _ = iteration.own_gram_directions(L, R, result)
+    assert np.linalg.norm(L + dL - truth) < 0.02 * np.linalg.norm(L - truth)
+    common, _ = iteration.scaled_directions(L, R, result)
+    assert np.linalg.norm(L + common - truth) > 0.2 * np.linalg.norm(L - truth)
+
+
+def test_own_gram_columns_are_least_squares_over_kept_entries(factors: Any) -> None:
+    _, L, R = factors
+    truth = draw(N2, RANK, seed=5, is_complex=np.iscomplexobj(L))
+    mask = np.random.default_rng(6).random((N1, N2)) < 0.6
+    mask[: RANK + 1] = True
+    result = run(L @ truth.T, L, R, WEIGHT, mask=mask)
+    _, dR = iteration.own_gram_directions(L, R, result, WEIGHT)
+    assert np.linalg.norm(R + dR - truth) < 0.02 * np.linalg.norm(R - truth)
+
+
+def test_own_gram_of_a_row_without_entries_moves_nothing(factors: Any) -> None:
+    Y, L, R = factors
+    mask = np.ones((N1, N2), bool)
+    mask[2], mask[:, 5] = False, False
+    dL, dR = iteration.own_gram_directions(L, R, run(Y, L, R, mask=mask))
+    assert not dL[2].any() and not dR[5].any()
+    assert np.isfinite(dL).all() and np.isfinite(dR).all()
+
+
+def test_kept_share_counts_missing_entries_too(factors: Any) -> None:
+    Y, L, R = factors
+    mask = np.ones((N1, N2), bool)
+    mask[:7] = False
+    assert iteration.kept_share(run(Y, L, R, mask=mask)) == pytest.approx(0.5)
+    assert iteration.kept_share(run(Y, L, R, level=levels("hard", 0.0))) == 0
+
+
+@pytest.mark.parametrize("size", (1.0, 1e-7, 1e-12))
+def test_change_of_product_survives_cancellation(factors: Any, size: float) -> None:
+    _, L, R = factors
+    dL = size * draw(N1, RANK, seed=7, is_complex=np.iscomplexobj(L))
+    dR = size * draw(N2, RANK, seed=8, is_complex=np.iscomplexobj(L))
+    exact = np.linalg.norm(dL @ R.T + L @ dR.T + dL @ dR.T)
+    assert iteration.change_of_product(L, R, dL, dR) == pytest.approx(exact, rel=1e-6)
+    assert iteration.change_of_product(L, R, 0 * dL, 0 * dR) == 0
+
+
+def test_product_norm(factors: Any) -> None:
+    _, L, R = factors
+    assert iteration.product_norm(L, R) == pytest.approx(np.linalg.norm(L @ R.T), rel=1e-13)
+
+
+def test_normal_form(factors: Any) -> None:
+    _, L, R = factors
+    left, right, values = iteration.normal_form(L, R)
+    np.testing.assert_allclose(left @ right.T, L @ R.T, atol=1e-12)
+    np.testing.assert_allclose(values, np.linalg.svd(L @ R.T, compute_uv=False)[:RANK], rtol=1e-12)
+    assert np.all(np.diff(values) <= 0)
+    for factor in (left, right):
+        np.testing.assert_allclose(factor.conj().T @ factor, np.diag(values), atol=1e-12 * values[0])
+    peaks = right[np.abs(right).argmax(axis=0), np.arange(RANK)]
+    np.testing.assert_allclose(peaks.imag, 0, atol=1e-14)
+    assert np.all(peaks.real > 0)
+
+
+def test_normal_form_is_the_same_for_equivalent_factors(factors: Any) -> None:
+    _, L, R = factors
+    T = draw(RANK, RANK, seed=9, is_complex=np.iscomplexobj(L))
+    for other in ((L @ T, R @ np.linalg.inv(T).T), (-L, -R), (1e6 * L, 1e-6 * R)):
+        for got, want in zip(iteration.normal_form(*other), iteration.normal_form(L, R), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+def test_normal_form_of_an_over_specified_rank_and_of_zero() -> None:
+    u, v = np.arange(1.0, 6)[:, None], np.arange(1.0, 5)[:, None]
+    left, right, values = iteration.normal_form(np.hstack([u, u]), np.hstack([v, 2 * v]))
+    np.testing.assert_allclose(left @ right.T, 3 * u @ v.T, atol=1e-12)
+    assert values[1] < 1e-12 * values[0]
+    left, right, values = iteration.normal_form(np.zeros((5, 2)), np.zeros((4, 2)))
+    assert not left.any() and not right.any() and not values.any()

@@ -1,0 +1,189 @@
+"""Threads change the time, never the bits; calls from several threads and after a fork work."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lrpca import Schedule, decompose
+from lrpca.matrices.partition import partition
+from lrpca.testing import planted
+from lrpca.threads import Threads, thread_count
+
+# ------------------------------------------------------------------------------------------ the partition
+
+
+@given(n1=st.integers(1, 5000), n2=st.integers(1, 5000), width=st.integers(0, 40), by_rows=st.booleans())
+def test_partition_covers_every_entry_once_in_multiples_of_four(n1: int, n2: int, width: int, by_rows: bool) -> None:
+    parts = partition((n1, n2), width, by_rows=by_rows)
+    cuts = [rows if by_rows else columns for rows, columns in parts]
+    wholes = [columns if by_rows else rows for rows, columns in parts]
+    cut_length, whole_length = (n1, n2) if by_rows else (n2, n1)
+    assert cuts[0].start == 0 and cuts[-1].stop == cut_length
+    assert all(a.stop == b.start for a, b in zip(cuts, cuts[1:], strict=False))
+    assert all(cut.start < cut.stop and cut.start % 4 == 0 for cut in cuts)
+    assert all(whole == slice(0, whole_length) for whole in wholes)
+
+
+def test_partition_gives_many_cores_work() -> None:
+    assert len(partition((8000, 8000), 5, by_rows=True)) >= 8
+    assert len(partition((100_000, 1000), 5, by_rows=True)) >= 32
+    assert len(partition((3, 3), 1, by_rows=True)) == 1
+
+
+def test_counts_of_a_part_are_exact_in_single_precision() -> None:
+    longest = max(rows.stop - rows.start for rows, _ in partition((50_000_000, 4), 40, by_rows=True))
+    assert longest <= 2**24
+
+
+# ------------------------------------------------------------------------------------------ the pool
+
+
+def test_map_keeps_order_and_passes_errors_on() -> None:
+    threads = Threads()
+    assert threads.map(lambda x: x * x, range(50)) == [x * x for x in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        threads.map(lambda x: 1 // x, [1, 0, 1])
+    assert threads.map(lambda x: x, [7]) == [7]
+    assert threads.map(lambda x: x, []) == []
+
+
+def test_small_work_stays_in_the_calling_thread() -> None:
+    seen = Threads().map(lambda _: threading.get_ident(), range(10), small=True)
+    assert set(seen) == {threading.get_ident()}
+
+
+def test_thread_count_is_positive() -> None:
+    assert thread_count() >= 1
+
+
+# ------------------------------------------------------------------------------------------ bits
+
+DIGEST = """
+import hashlib, warnings
+import numpy as np
+from lrpca import Schedule, decompose
+from lrpca.testing import planted
+warnings.simplefilter("ignore")
+digest = hashlib.sha256()
+def add(d):
+    for array in (d.L, d.R, d.outliers):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for r in d.history:
+        digest.update(repr((r.threshold, r.step, r.residual, r.change, r.kept)).encode())
+problem = planted((700, 500), rank=5, outlier_fraction=0.1, missing=0.1, noise=0.01, dtype=np.float32)
+assert np.isnan(problem.Y).any()
+add(decompose(problem.Y, 5))
+exact = planted((500, 700), rank=5, outlier_fraction=0.2)
+add(decompose(exact.Y, 5))
+add(decompose(np.asfortranarray(exact.Y)[::-1], 7, row_weight=np.arange(500)))
+print(digest.hexdigest())
+"""
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_same_bits_whatever_the_number_of_threads() -> None:
+    digests = {count: run(DIGEST, NUMBA_NUM_THREADS=count) for count in ("1", "2", "5")}
+    assert len(set(digests.values())) == 1, digests
+
+
+def digest(d: Any) -> str:
+    return hashlib.sha256(d.L.tobytes() + d.R.tobytes() + repr([r.change for r in d.history]).encode()).hexdigest()
+
+
+def test_concurrent_calls_give_the_sequential_bits() -> None:
+    problems = [planted((320, 260), rank=3, dtype=dtype, random_state=k) for k, dtype in enumerate(["f4", "f8"] * 4)]
+    sequential = [digest(decompose(problem.Y, 3)) for problem in problems]
+    with ThreadPoolExecutor(4) as pool:
+        concurrent = list(pool.map(lambda problem: digest(decompose(problem.Y, 3)), problems))
+    assert concurrent == sequential
+
+
+def test_concurrent_calls_on_the_same_array() -> None:
+    Y = planted((320, 260), rank=3).Y
+    want = digest(decompose(Y, 3))
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: digest(decompose(Y, 3)), range(8))) == {want}
+
+
+def test_a_generator_of_ones_own_is_used_up() -> None:
+    """A Generator given by the caller moves on: two calls with it draw different numbers."""
+    Y = planted((400, 300), rank=3, noise=0.1).Y
+    generator = np.random.default_rng(0)
+    assert digest(decompose(Y, 3, random_state=generator)) != digest(decompose(Y, 3, random_state=generator))
+
+
+FORK = """
+import multiprocessing, numpy as np
+from lrpca import decompose
+from lrpca.testing import planted
+problem = planted((500, 400), rank=3)
+d = decompose(problem.Y, 3)
+def child(queue):
+    again = decompose(problem.Y, 3)
+    queue.put((np.array_equal(again.L, d.L), int(d.outliers.sum())))
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+workers = [context.Process(target=child, args=(queue,)) for _ in range(2)]
+for worker in workers: worker.start()
+answers = [queue.get(timeout=120) for _ in workers]
+for worker in workers: worker.join(60)
+assert all(same and count == int(d.outliers.sum()) for same, count in answers), answers
+assert np.array_equal(decompose(problem.Y, 3).L, d.L)
+print("fine")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_fork_after_use() -> None:
+    assert run(FORK, NUMBA_NUM_THREADS="3") == "fine"
+
+
+SPAWN_FIRST_USE = """
+import threading
+import numpy as np
+from lrpca import decompose
+from lrpca.testing import planted
+Y = planted((300, 280), rank=2).Y
+results = [None] * 4
+def work(k): results[k] = decompose(Y, 2).L
+threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert all(np.array_equal(L, results[0]) for L in results)
+print("fine")
+"""
+
+
+def test_first_use_from_several_threads_at_once() -> None:
+    assert run(SPAWN_FIRST_USE) == "fine"
+
+
+def test_schedule_may_be_shared_between_threads() -> None:
+    schedule = Schedule.load("default")
+    problem = planted((100, 90), rank=2)
+    want = digest(decompose(problem.Y, 2, schedule=schedule))
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: digest(decompose(problem.Y, 2, schedule=schedule)), range(8))) == {want}
