@@ -128,19 +128,23 @@ def decompose(
     rng = _generator(random_state)
     sample = draw_sample(matrix, rng, size=known.get("sample_size", SAMPLE_SIZE), row_weight=weight)
     matrix.widen_if_extreme(sample.values)
-    outcome = solve(
-        matrix,
-        rank,
-        chosen,
-        sample,
-        tol=tolerance,
-        max_iter=limit,
-        rng=rng,
-        callback=callback,
-        start=_check_start(start, matrix.shape, rank),
-        row_weight=weight,
-        power_steps=known.get("power_steps"),
-    )
+    factors = _check_start(start, matrix.shape, rank)
+    try:
+        outcome = solve(
+            matrix,
+            rank,
+            chosen,
+            sample,
+            tol=tolerance,
+            max_iter=limit,
+            rng=rng,
+            callback=callback,
+            start=factors,
+            row_weight=weight,
+            power_steps=known.get("power_steps"),
+        )
+    finally:
+        matrix.close()
     result = assemble(matrix, outcome, sample, method)
     _warn(result, tolerance, chosen, tol, max_iter)
     return result

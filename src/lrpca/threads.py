@@ -36,6 +36,12 @@ class Threads:
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="lrpca")
         return list(self._pool.map(function, items))
 
+    def close(self) -> None:
+        """End the threads; the next `map` makes new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
     def __getstate__(self) -> dict[str, object]:
         """Leave the pool behind: it cannot be pickled, and is made again when needed."""
         return {"_pool": None}

@@ -52,6 +52,10 @@ class DenseMatrix:
         self._row_mask = self.mask.T if self._transposed and self.mask is not None else self.mask
         self._threads = Threads()
 
+    def close(self) -> None:
+        """End the threads that passes have started; results keep the matrix, and need none."""
+        self._threads.close()
+
     def widen_if_extreme(
         self,
         values: Any,  # (m,) some entries

@@ -87,7 +87,7 @@ def solve(
             break
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = schedule.update == "own_gram" or (adaptive and needs_own_grams(result, facts))
+        grams = schedule.update == "own_gram" or (adaptive and needs_own_grams(result, facts, rank))
         A = R.conj() if np.iscomplexobj(R) else R
         B = L.conj() if row_weight is None else L.conj() * row_weight[:, None]
         result = matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
