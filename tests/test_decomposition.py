@@ -121,6 +121,15 @@ def test_outliers_are_the_planted_ones(problem: Problem, result: Decomposition) 
     assert np.all(result.outliers[gross & problem.observed])
 
 
+def test_threshold_is_the_line_between_noise_and_outliers() -> None:
+    """With noise and small outliers there are residuals just above and just below it."""
+    case = planted((200, 150), rank=RANK, outlier_fraction=0.3, noise=0.1, random_state=2)
+    d = lrpca.decompose(case.Y, RANK)
+    sizes = np.abs(case.Y - d.low_rank)
+    assert np.any((sizes > 0.95 * d.outlier_threshold) & (sizes < d.outlier_threshold))
+    np.testing.assert_array_equal(d.outliers, sizes > d.outlier_threshold)
+
+
 @pytest.mark.parametrize(("dtype", "expected"), [(np.uint8, np.float32), (np.int64, np.float64), ("c8", np.complex64)])
 def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
     rng = np.random.default_rng(0)

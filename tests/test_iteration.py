@@ -55,6 +55,12 @@ def test_pseudo_inverse_leaves_absent_directions_out() -> None:
     np.testing.assert_array_equal(iteration.pseudo_inverse(np.zeros((2, 2))), 0)
 
 
+def test_pseudo_inverse_keeps_weak_directions() -> None:
+    vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+    inverse = iteration.pseudo_inverse((vectors * [1.0, 1e-5, 1e-10]) @ vectors.T)
+    np.testing.assert_allclose(inverse, (vectors * [1.0, 1e5, 1e10]) @ vectors.T, rtol=1e-4)
+
+
 def test_pseudo_inverse_does_not_depend_on_scale() -> None:
     gram = iteration.gram(np.random.default_rng(0).standard_normal((9, 3)))
     for scale in (4.0**-80, 4.0**80):
@@ -127,6 +133,30 @@ def test_kept_share_counts_missing_entries_too(factors: Any) -> None:
     mask[:7] = False
     assert iteration.kept_share(run(Y, L, R, mask=mask)) == pytest.approx(0.5)
     assert iteration.kept_share(run(Y, L, R, level=levels("hard", 0.0))) == 0
+
+
+@pytest.mark.parametrize("condition", (1.0, 1e6, 1e12))
+def test_orthonormal_basis(condition: float) -> None:
+    for is_complex in (False, True):
+        M = draw(40, 4, seed=10, is_complex=is_complex) * np.geomspace(1, 1 / condition, 4)
+        Q = iteration.orthonormal(M)
+        np.testing.assert_allclose(Q.conj().T @ Q, np.eye(4), atol=1e-12)
+        np.testing.assert_allclose(Q @ (Q.conj().T @ M), M, atol=1e-13)
+
+
+def test_orthonormal_basis_of_fewer_directions() -> None:
+    M = draw(40, 2, seed=10, is_complex=False) @ draw(2, 5, seed=11, is_complex=False)
+    Q = iteration.orthonormal(M)
+    assert np.isfinite(Q).all()
+    np.testing.assert_allclose(Q @ (Q.T @ M), M, atol=1e-12)
+    assert not iteration.orthonormal(np.zeros((6, 2))).any()
+
+
+def test_thin_svd(factors: Any) -> None:
+    Y = factors[0]
+    U, values, Vh = iteration.thin_svd(Y)
+    np.testing.assert_allclose((U * values) @ Vh, Y, atol=1e-12)
+    np.testing.assert_allclose(values, np.linalg.svd(Y, compute_uv=False), atol=1e-12)
 
 
 @pytest.mark.parametrize("size", (1.0, 1e-7, 1e-12))

@@ -140,7 +140,7 @@ def test_every_rank(dtype: str, rank: int) -> None:
     assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
 
 
-SIZES = (1, 2, 3, 4, 5, 8, 9, TILE - 1, TILE, TILE + 1, 2 * TILE, 2 * TILE + 5)
+SIZES = (1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 63, 64, 65, 127, 129, TILE - 1, TILE, TILE + 1, 2 * TILE, 2 * TILE + 5)
 
 
 @pytest.mark.parametrize("n", SIZES)

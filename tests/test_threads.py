@@ -90,7 +90,7 @@ single[rng.random(single.shape) < 0.1] = np.nan
 add(decompose(single, 5))
 double = make(500, 700, 5)
 add(decompose(double, 5))
-add(decompose(np.asfortranarray(double)[::-1], 7, row_weight=np.arange(500)))
+add(decompose(np.asfortranarray(double)[::-1], 5, row_weight=np.arange(500)))
 print(digest.hexdigest())
 """
 

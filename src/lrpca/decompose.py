@@ -12,8 +12,7 @@ import numpy as np
 
 from lrpca.decomposition import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
-from lrpca.schedule import Schedule
-from lrpca.schedule import default as default_schedule
+from lrpca.schedule import Schedule, default_schedule
 
 METHODS = ("lrpca",)
 _PLANNED = (
@@ -30,7 +29,8 @@ _PLANNED = (
     "sampled",
     "auto",
 )
-_OPTIONS = ("power_steps", "sample_size")
+# Options of method="lrpca" and their least values.
+_OPTIONS = {"power_steps": 0, "sample_size": 100}
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
 # Relative change of X at which the default stops: where float32 rounding begins to show, a hundred times lower else.
@@ -39,7 +39,7 @@ _ADAPTIVE_TOL = {"single": 5e-7, "double": 1e-8}
 
 def decompose(
     Y: Any,
-    rank: Any = None,
+    rank: int | str | None = None,
     *,
     method: str = "lrpca",
     schedule: Schedule | str | Path | None = None,
@@ -86,7 +86,7 @@ def decompose(
         Weights of the rows, not negative: a row of weight 2 counts like two equal rows.
     options : dict, optional
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
-        the entries that thresholds are read from.
+        the entries that thresholds are read from (up to 60 000 entries are all taken).
 
     Returns
     -------
@@ -118,21 +118,23 @@ def decompose(
     from lrpca.solvers.lrpca import DEFAULT_MAX_ITER, solve
 
     _check_method(method)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback={callback!r} is not callable; pass a function of one argument, the state")
     known = _check_options(options)
     matrix = accept(Y, mask)
-    rank = _check_rank(rank, matrix.shape)
+    r = _check_rank(rank, matrix.shape)
     weight = _check_weight(row_weight, matrix.shape[0])
-    chosen = _resolve_schedule(schedule).scaled_to(matrix.shape, rank)
+    chosen = _resolve_schedule(schedule).scaled_to(matrix.shape, r)
     tolerance = _check_tol(tol, chosen, matrix.arithmetic)
     limit = _check_max_iter(max_iter, DEFAULT_MAX_ITER)
     rng = _generator(random_state)
     sample = draw_sample(matrix, rng, size=known.get("sample_size", SAMPLE_SIZE), row_weight=weight)
-    matrix.widen_if_extreme(sample.values)
-    factors = _check_start(start, matrix.shape, rank)
+    matrix.fit_range_to(sample.values)
+    factors = _check_start(start, matrix.shape, r)
     try:
         outcome = solve(
             matrix,
-            rank,
+            r,
             chosen,
             sample,
             tol=tolerance,
@@ -146,7 +148,7 @@ def decompose(
     finally:
         matrix.close()
     result = assemble(matrix, outcome, sample, method)
-    _warn(result, tolerance, chosen, tol, max_iter)
+    _warn(result, tolerance, chosen, max_iter)
     return result
 
 
@@ -160,11 +162,13 @@ def _check_method(method: str) -> None:
 
 def _check_options(options: dict[str, Any] | None) -> dict[str, int]:
     known: dict[str, int] = {}
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"options={options!r} is not a dict; pass e.g. {{'power_steps': 2}}")
     for name, value in (options or {}).items():
         if name not in _OPTIONS:
-            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; known: {', '.join(_OPTIONS)}")
-        if not _is_integer(value) or value < 0 or (name == "sample_size" and value < 100):
-            least = 100 if name == "sample_size" else 0
+            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; use {', '.join(_OPTIONS)}")
+        least = _OPTIONS[name]
+        if not _is_integer(value) or value < least:
             raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
         known[name] = int(value)
     return known
@@ -193,8 +197,11 @@ def _check_weight(weight: Any, rows: int) -> Any:
             f"row_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
         )
     weight = weight.astype(np.float64)
-    if not np.isfinite(weight).all() or weight.min() < 0 or weight.max() == 0:
-        raise ValueError("row_weight must be finite, not negative and not all zero; drop rows that should not count")
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
+    if len(bad):
+        raise ValueError(f"row_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one")
+    if not weight.any():
+        raise ValueError("row_weight=0 for every row leaves nothing to fit; give some rows a positive weight")
     return weight / weight.mean()
 
 
@@ -266,16 +273,16 @@ _ADVICE = {
 }
 
 
-def _warn(result: Decomposition, tolerance: float, schedule: Schedule, tol: Any, max_iter: Any) -> None:
+def _warn(result: Decomposition, tolerance: float, schedule: Schedule, max_iter: Any) -> None:
     reason = result.reason
     accepted = tolerance == 0 or (max_iter is not None and schedule.tail is None and reason != "runaway")
     if reason in _ADVICE and not accepted:
         last = result.history[-1] if result.history else None
         measure = "residual" if schedule.kind == "absolute" else "change"
         reached = getattr(last, measure, None)
-        numbers_ = "" if reached is None else f" ({measure} {reached:.1e}, asked for {tolerance:.1e})"
+        detail = "" if reached is None else f" ({measure} {reached:.1e}, asked for {tolerance:.1e})"
         warnings.warn(
-            f"not converged: {reason} after {result.n_iter} iterations{numbers_}; {_ADVICE[reason]}",
+            f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -82,6 +82,10 @@ class Diagnosis:
     messages: list[str]
 
 
+class _VersionError(Exception):
+    """A file of a version this library does not know."""
+
+
 class Decomposition:
     """Y = L Rᵀ + S (+ noise), and how it was found.
 
@@ -96,7 +100,8 @@ class Decomposition:
     outliers : ndarray of bool (n1, n2)
         Where `sparse` is not zero; lazy.
     outlier_threshold : float
-        About five times `noise_level`, never below rounding or the quantisation step of integer data.
+        About five times `noise_level`; never below rounding, the quantisation step of integer data, or what the
+        low-rank part still moved in the last iteration.
     noise_level : float
         Robust standard deviation of the residual.
     outlier_fraction : float
@@ -169,7 +174,7 @@ class Decomposition:
     def sparse(self) -> Any:
         """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing."""
         sparse = np.zeros(self._data().shape, self.L.dtype)
-        for rows, residual, outlying in self._residual_blocks():
+        for rows, residual, outlying in self.residual_blocks():
             np.copyto(sparse[rows], residual, where=outlying)
         return sparse
 
@@ -177,7 +182,7 @@ class Decomposition:
     def outliers(self) -> Any:
         """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool."""
         outliers = np.zeros(self._data().shape, bool)
-        for rows, _, outlying in self._residual_blocks():
+        for rows, _, outlying in self.residual_blocks():
             outliers[rows] = outlying
         return outliers
 
@@ -201,7 +206,7 @@ class Decomposition:
         matrix = accept(Y)
         if matrix.shape[1] != len(self.R):
             raise ValueError(
-                f"Y.shape={matrix.shape} has {matrix.shape[1]} columns; this decomposition has {len(self.R)}"
+                f"Y.shape={matrix.shape} has {matrix.shape[1]} columns, not {len(self.R)}; pass rows like those of Y"
             )
         return robust_coefficients(matrix, self.R, self.noise_level).astype(self.L.dtype)
 
@@ -230,7 +235,7 @@ class Decomposition:
             )
 
     @classmethod
-    def load(cls, path: str | Path, Y: Any = None) -> Decomposition:
+    def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
         """Read a saved decomposition.
 
         Parameters
@@ -238,6 +243,12 @@ class Decomposition:
         path : str or Path
         Y : array-like, optional
             The data it was made from, if `sparse` and `outliers` are wanted.
+        mask : array-like of bool, optional
+            As it was given to `decompose`.
+
+        Returns
+        -------
+        Decomposition
         """
         from lrpca.matrices.accept import accept
 
@@ -247,8 +258,10 @@ class Decomposition:
             with np.load(path, allow_pickle=False) as content:
                 arrays = dict(content)
             facts = json.loads(str(arrays["facts"]))
-            if facts.get("format") != _FORMAT or facts.get("version") != _VERSION:
-                raise ValueError(f"format {facts.get('format')!r}, version {facts.get('version')!r}")
+            if facts.get("format") != _FORMAT:
+                raise ValueError(f"format {facts.get('format')!r}")
+            if facts.get("version") != _VERSION:
+                raise _VersionError(facts.get("version"))
             diagnosis = Diagnosis(**{name: arrays[name] for name in _DIAGNOSIS_ARRAYS}, messages=facts["messages"])
             result = cls(
                 arrays["L"],
@@ -262,12 +275,16 @@ class Decomposition:
                 diagnosis=diagnosis,
                 method=facts["method"],
             )
+        except _VersionError as error:
+            raise ValueError(
+                f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it"
+            ) from None
         except Exception as error:  # zipfile, json and numpy each fail in their own way on a damaged file
             raise ValueError(
                 f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?"
             ) from None
         if Y is not None:
-            matrix = accept(Y)
+            matrix = accept(Y, mask)
             if matrix.shape != (len(result.L), len(result.R)):
                 raise ValueError(
                     f"Y.shape={matrix.shape} is not {(len(result.L), len(result.R))}; pass the data it was made from"
@@ -291,7 +308,7 @@ class Decomposition:
             )
         return self._matrix
 
-    def _residual_blocks(self) -> Any:
+    def residual_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block; missing entries are never outliers."""
         matrix = self._data()
         count = max(1, _BLOCK // matrix.shape[1])

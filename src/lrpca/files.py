@@ -352,7 +352,7 @@ def _blocks(decomposition: Decomposition, name: str) -> Iterator[Matrix]:
     """Yield S or the low-rank matrix by blocks of rows."""
     L, R = decomposition.L, decomposition.R
     if name == "S":
-        for _, residual, outlying in decomposition._residual_blocks():
+        for _, residual, outlying in decomposition.residual_blocks():
             yield np.where(outlying, residual, residual.dtype.type(0))
     else:
         n_rows = max(1, BLOCK_ENTRIES // len(R))

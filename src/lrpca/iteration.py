@@ -63,7 +63,7 @@ def own_gram_directions(
     share = kept_share(result) * _OWN_GRAM_DAMPING
     rows = result.row_grams + share * gram(R).conj()
     columns = result.column_grams + share * gram(L, weight).conj()
-    return _solve_each(rows, result.CA), _solve_each(columns, result.CtB)
+    return solve_each(rows, result.CA), solve_each(columns, result.CtB)
 
 
 def kept_share(result: Pass) -> float:
@@ -156,11 +156,11 @@ def _project(
     return M @ (pseudo_inverse(gram(M, weight).conj()) @ (M.conj().T @ weighted))
 
 
-def _solve_each(
+def solve_each(
     grams: Any,  # (n, r, r)
     sides: Any,  # (n, r)
 ) -> Any:
-    # A scaled identity keeps over-specified ranks solvable.
+    """Return the solutions of n small systems; a scaled identity keeps over-specified ranks solvable."""
     trace = np.einsum("nkk->n", grams).real
     grams = grams + (1e-12 * trace + np.finfo(float).tiny)[:, None, None] * np.eye(grams.shape[1])
     return np.linalg.solve(grams, sides[:, :, None])[:, :, 0]

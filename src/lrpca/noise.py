@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-# |N(0, 1)| truncated at 2.5 has this standard deviation.
+# Standard deviation of N(0, 1) restricted to |x| <= 2.5.
 _TRUNCATION, _TRUNCATED_STD = 2.5, 0.9546
 _OUTLIER_SIGMAS = 5.0
 # A residual carries the rounding of an entry and of an inner product.
 _ROUNDINGS = 16.0
+# The last change is an average over entries; single rows may be off by several times that, and five of those count.
 _STILL_MOVING = 20.0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.iteration import solve_each
 from lrpca.matrices.dense import DenseMatrix
 
 _BLOCK = 1 << 18
@@ -66,7 +67,7 @@ def _regress(
         coefficients = _weighted(values, weights, Q, pairs)
     for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
-        # 0.67 is the median of |N(0, 1)|; the lower third is used since outliers may fill the upper half.
+        # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
         level = np.maximum(row_quantile(size, 0.35) / 0.4538, noise)
         weights = (np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]).astype(float)
         coefficients = _weighted(values, weights, Q, pairs)
@@ -77,10 +78,7 @@ def _weighted(values: Any, weights: Any, Q: Any, pairs: Any) -> Any:
     """Return the weighted least-squares coefficients of every row."""
     rank = Q.shape[1]
     grams = (weights @ pairs).reshape(-1, rank, rank)
-    sides = (weights * values) @ Q.conj()
-    trace = np.einsum("nkk->n", grams).real
-    grams = grams + (1e-12 * trace + np.finfo(float).tiny)[:, None, None] * np.eye(rank)
-    return np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
+    return solve_each(grams, (weights * values) @ Q.conj())
 
 
 def row_quantile(

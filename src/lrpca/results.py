@@ -14,6 +14,12 @@ from lrpca.noise import noise_level, outlier_threshold
 from lrpca.solvers.lrpca import Outcome
 
 _FULL = 0.95
+# Side of the block of residuals that is searched for structure, and the residuals that count as its noise, in σ.
+_BLOCK = 256
+_CORE = 4.0
+_POWER_STEPS = 12
+# Leading singular value of the residual, in units of the noise's, from which the rank is called too small.
+_STRUCTURED = 3.0
 
 
 def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str) -> Decomposition:
@@ -25,6 +31,8 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
     change = outcome.history[-1].change or 0.0 if outcome.history else 0.0
     threshold = outlier_threshold(sigma, matrix.stored, matrix.result, scale, change)
     fraction = float(np.mean(residuals > threshold))
+    # Without noise, what is left at "tol" is the error of the iteration itself, which has structure.
+    structure = 0.0 if outcome.reason == "tol" else _structure_left(matrix, L, R, sigma)
     return Decomposition(
         L.astype(matrix.result),
         R.astype(matrix.result),
@@ -35,12 +43,36 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=matrix.reads,
-        diagnosis=_diagnose(outcome, fraction, threshold),
+        diagnosis=_diagnose(outcome, fraction, threshold, structure),
         method=method,
     )
 
 
-def _diagnose(outcome: Outcome, fraction: float, threshold: float) -> Diagnosis:
+def _structure_left(
+    matrix: DenseMatrix,
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    sigma: float,
+) -> float:
+    """Return the leading singular value of the residual in units of the largest that noise would have.
+
+    From a random block of the residual without its outliers; 0 where the residual is zero.
+    """
+    rng = np.random.default_rng(0)
+    rows, columns = (np.sort(rng.permutation(n)[:_BLOCK]) for n in matrix.shape)
+    i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+    values, observed = matrix.entries(i, j)
+    block = np.where(observed, values, 0.0) - np.einsum("mk,mk->m", L[i], R[j])
+    block = np.where(observed & (np.abs(block) <= _CORE * sigma), block, 0.0).reshape(len(rows), len(columns))
+    noise = float(np.sqrt(np.mean(np.abs(block) ** 2))) * (np.sqrt(len(rows)) + np.sqrt(len(columns)))
+    vector = rng.standard_normal(len(columns)).astype(block.dtype)
+    for _ in range(_POWER_STEPS):
+        vector = block.conj().T @ (block @ vector)
+        vector /= np.linalg.norm(vector) or 1.0
+    return float(np.linalg.norm(block @ vector)) / noise if noise else 0.0
+
+
+def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: float) -> Diagnosis:
     observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
     last = outcome.last_pass
     kept = observed if last is None else (last.kept_by_row, last.kept_by_column)
@@ -54,6 +86,11 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float) -> Diagnosis:
                 f"{len(axis)} {name}(s) without influence ({some}): all entries are missing or were rejected; their "
                 "part of low_rank rests on nothing, drop them"
             )
+    if structure > _STRUCTURED and min(outcome.survey.shape) >= _BLOCK // 4:
+        messages.append(
+            f"the residual still has low-rank structure ({structure:.0f} times what noise would have); "
+            "the rank is probably too small, try a larger one"
+        )
     if fraction > _FULL:
         messages.append(
             f"S holds {100 * fraction:.0f}% of the entries: the low-rank part explains next to nothing; "
@@ -61,8 +98,8 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float) -> Diagnosis:
         )
     elif fraction == 0:
         messages.append(
-            f"S is empty: no sampled residual exceeds {threshold:.2g}; Y has no outliers, or the rank is so large that "
-            "they are fitted"
+            f"S is empty: no sampled residual exceeds {threshold:.2g}; Y has no outliers, the rank is so large that "
+            "they are fitted, or they are so many that they pass for noise"
         )
     return Diagnosis(shares[0], shares[1], idle[0], idle[1], messages)
 

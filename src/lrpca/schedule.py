@@ -36,7 +36,8 @@ class Schedule:
         ζ_0 is the initialisation's. Absolute: in the units of Y. Adaptive: ζ_0 in units of median|Y|, the others in
         units of the residual's quantile.
     steps : sequence of float (K + 1,)
-        η_0 is not used. Absolute: the step itself. Adaptive: in units of 1 / (kept fraction).
+        η_0 is not used. Absolute: the step itself. Adaptive: in units of 1 / (share of all entries kept), or the step
+        itself in passes that solve rows and columns by their own Grams.
     kind : {"absolute", "adaptive"}
     shape : tuple of int, optional
         Absolute only: the shape of the matrices the numbers are meant for.
@@ -54,7 +55,7 @@ class Schedule:
         What follows the last layer: ``η_k = beta η_{k-1}``, ``ζ_k = phi ζ_{k-1}`` (the recurrent part of FRMNN). For an
         adaptive schedule the multipliers go on this way. None: the schedule ends after its last step.
     quantile, first_quantile, decay : float
-        Adaptive only. ζ_1 is the `first_quantile` of |D|, then
+        Adaptive only. ζ_1 is the `first_quantile` of |D| (from a warm start, thresholds[1] q if that is less), then
         ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] q, ζ_{k-1}))`` with q the `quantile` of |D|.
     meta : dict, optional
         Where the numbers come from: command, seed, versions, scores.
@@ -188,7 +189,7 @@ def shipped() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
-def default() -> Schedule:
+def default_schedule() -> Schedule:
     """Return the shipped adaptive default."""
     return Schedule.load(_DEFAULT)
 
@@ -205,10 +206,13 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
-    numbers = _numbers(name, values)
-    if any(number != int(number) for number in numbers):
-        raise ValueError(f"{name}={values!r} is not made of whole numbers; pass e.g. 5 or (1000, 1000)")
-    return tuple(int(number) for number in numbers)
+    try:
+        numbers = tuple(int(value) for value in values if float(value) == int(value))
+    except (TypeError, ValueError, OverflowError):
+        numbers = ()
+    if len(numbers) == 0 or len(numbers) != len(values):
+        raise ValueError(f"{name}={values!r} is not made of whole numbers; pass e.g. rank=5, shape=(1000, 1000)")
+    return numbers
 
 
 def _check(s: Schedule) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.metrics import relative_error
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -38,7 +40,7 @@ class Problem:
 
     def error(self, low_rank: Any) -> float:
         """Return ‖low_rank - X‖ / ‖X‖."""
-        return float(np.linalg.norm(low_rank - self.X) / np.linalg.norm(self.X))
+        return relative_error(low_rank, self.X)
 
 
 def planted(
@@ -90,6 +92,9 @@ def planted(
     >>> problem.Y.shape, int(problem.outliers.sum())
     ((50, 40), 400)
     """
+    for name, share in (("outlier_fraction", outlier_fraction), ("missing", missing)):
+        if not 0 <= share <= 1:
+            raise ValueError(f"{name}={share} is not between 0 and 1; e.g. 0.1")
     n1, n2 = shape
     rng = np.random.default_rng(random_state)
     is_complex = np.dtype(dtype).kind == "c"

@@ -56,12 +56,17 @@ class DenseMatrix:
         """End the threads that passes have started; results keep the matrix, and need none."""
         self._threads.close()
 
-    def widen_if_extreme(
+    def fit_range_to(
         self,
         values: Any,  # (m,) some entries
     ) -> None:
-        """Compute in double precision where squares of single-precision numbers would leave their range."""
+        """Compute in double precision where squares of single-precision numbers would leave their range.
+
+        Raises ValueError where even double precision would not do.
+        """
         size = float(np.median(np.abs(values)))
+        if not np.isfinite(size):
+            return  # the first read names the infinite entry
         if size and not 1e-12 < size < 1e12:
             self.arithmetic = np.promote_types(self.arithmetic, np.float64)
         if size and not 1e-130 < size < 1e130:

@@ -16,10 +16,12 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients, row_quantile
 from lrpca.solvers.start import Survey
 
-# A row lags when it keeps less than this share of what the median row keeps, and is lost at the second one.
+# A row lags when it keeps less than this share of what the median row keeps (chance alone stays above, even with 60%
+# outliers in a hundred entries), and is lost below the second one.
 _LAGGING = 0.7
 _LOST = 0.6
 _CHUNK = 1 << 20
+# Numbers in the Grams that never matter: 32 MB.
 _SMALL_GRAMS = 4_000_000
 # Judge of a fit: this quantile of its residuals. Outliers sit above it, and a wrong fit has few small residuals.
 _LOW_QUANTILE = 0.3
@@ -49,7 +51,7 @@ def rescue_lost(
     rows, columns = _behind(last, survey, _LOST)
     if len(rows) + len(columns) == 0:
         return False
-    matrix.reads += 1
+    matrix.reads += 1  # counted as a whole read, though only some rows and columns are
     better = [_refit(matrix.take_rows, rows, L, R), _refit(matrix.take_columns, columns, R, L)]
     return any(better)
 

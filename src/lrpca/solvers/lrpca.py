@@ -67,11 +67,8 @@ def solve(
     adaptive = schedule.kind == "adaptive"
     thresholds = (AdaptiveThresholds if adaptive else AbsoluteThresholds)(schedule, sample, matrix)
     if start is None:
-        if power_steps is None:
-            power_steps = _POWER_STEPS[schedule.kind]
-        L, R, facts = spectral_start(
-            matrix, rank, thresholds.initial, power_steps=power_steps, rng=rng, weight=row_weight
-        )
+        steps = _POWER_STEPS[schedule.kind] if power_steps is None else power_steps
+        L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=row_weight)
     else:
         (L, R), facts = start, survey(matrix)
     stopping = (AdaptiveStopping if adaptive else AbsoluteStopping)(tol, facts, rank, thresholds)
@@ -85,32 +82,19 @@ def solve(
         if numbers is None:
             reason = "schedule_end"
             break
-        threshold, factor = numbers
-        level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = schedule.update == "own_gram" or (adaptive and needs_own_grams(result, facts, rank))
-        A = R.conj() if np.iscomplexobj(R) else R
-        B = L.conj() if row_weight is None else L.conj() * row_weight[:, None]
-        result = matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
-        step = _step(factor, result, schedule)
+        grams = _wants_grams(schedule, result, facts, rank)
+        result = _pass(matrix, L, R, numbers[0], schedule, row_weight, grams)
+        step = _step(numbers[1], result, schedule)
         dL, dR = _directions(L, R, result, schedule.update, row_weight)
         dL, dR = step * dL, step * dR
-        size = iteration.product_norm(L + dL, R + dR)
-        moved = iteration.change_of_product(L, R, dL, dR)
+        size, moved = iteration.product_norm(L + dL, R + dR), iteration.change_of_product(L, R, dL, dR)
         if not np.isfinite(size + moved):
             reason = "runaway"
             break
         L, R = L + dL, R + dR
-        record = Record(
-            iteration=k,
-            threshold=threshold,
-            step=step,
-            residual=result.norm_C / facts.norm if facts.norm else 0.0,
-            change=moved / size if size else 0.0,
-            kept=float(result.kept_by_row.sum()) / max(1.0, float(facts.observed_by_row.sum())),
-            seconds=time.perf_counter() - began,
-        )
+        record = _record(k, numbers[0], step, result, facts, moved / size if size else 0.0, began)
         history.append(record)
-        if callback is not None and callback(State.of(record, L.copy(), R.copy())) is True:
+        if callback is not None and _asked_to_stop(callback(State.of(record, L.copy(), R.copy()))):
             reason = "callback"
             break
         verdict = stopping.verdict(history, size)
@@ -122,6 +106,35 @@ def solve(
             reason = verdict
             break
     return Outcome(L, R, history, reason, facts, result)
+
+
+def _wants_grams(schedule: Schedule, last: Pass | None, facts: Survey, rank: int) -> bool:
+    if schedule.update == "own_gram":
+        return True
+    return schedule.kind == "adaptive" and schedule.update == "tangent" and needs_own_grams(last, facts, rank)
+
+
+def _pass(matrix: DenseMatrix, L: Any, R: Any, threshold: float, schedule: Schedule, weight: Any, grams: bool) -> Pass:
+    level = levels(schedule.influence, threshold, schedule.cutoff)
+    A = R.conj() if np.iscomplexobj(R) else R
+    B = L.conj() if weight is None else L.conj() * weight[:, None]
+    return matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
+
+
+def _record(k: int, threshold: float, step: float, result: Pass, facts: Survey, change: float, began: float) -> Record:
+    return Record(
+        iteration=k,
+        threshold=threshold,
+        step=step,
+        residual=result.norm_C / facts.norm if facts.norm else 0.0,
+        change=change,
+        kept=float(result.kept_by_row.sum()) / max(1.0, float(facts.observed_by_row.sum())),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _asked_to_stop(answer: object) -> bool:
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def _step(factor: float, result: Pass, schedule: Schedule) -> float:

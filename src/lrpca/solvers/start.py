@@ -28,6 +28,11 @@ class Survey:
     norm: float  # ‖Y‖ over observed entries
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of Y."""
+        return len(self.observed_by_row), len(self.observed_by_column)
+
+    @property
     def observed(self) -> float:
         """Observed fraction p."""
         return float(self.observed_by_row.sum()) / (len(self.observed_by_row) * len(self.observed_by_column))

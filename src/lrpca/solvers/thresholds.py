@@ -19,7 +19,6 @@ class AbsoluteThresholds:
     def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
         self._schedule = schedule
         self.initial = schedule.thresholds[0]
-        self.residuals: Any = None
 
     def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
         """Return (ζ_k, η_k), or None past the end."""
@@ -47,7 +46,7 @@ class AdaptiveThresholds:
         self.settled = False
 
     def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
-        """Return (ζ_k, η_k / share kept), or None past the end."""
+        """Return ζ_k and the step in units of 1 / (share kept), or None past the end."""
         numbers = self._schedule.at(k)
         if numbers is None:
             return None
