@@ -54,7 +54,7 @@ demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a p
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
+bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
@@ -67,7 +67,8 @@ docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its example
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove what was built, keep .venv
-	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md \
+	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/sg_execution_times.rst \
+	    benchmarks/scratch \
 	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
