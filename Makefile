@@ -64,6 +64,7 @@ lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/codespell $(wildcard $(CHECKED) *.md)
 
 docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its examples
+	rm -rf docs/api/generated
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove what was built, keep .venv

@@ -191,13 +191,13 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ({"max_iter": "many"}, r"max_iter='many'"),
     ({"random_state": -1}, r"random_state=-1.*e\.g\. 0"),
     ({"random_state": "seed"}, r"random_state='seed'"),
-    ({"options": {"gamma": 0.9}}, r"options=\{'gamma'.*known: power_steps, sample_size"),
+    ({"options": {"gamma": 0.9}}, r"options=\{'gamma'.*power_steps, sample_size"),
     ({"options": {"power_steps": -1}}, r"options\['power_steps'\]=-1"),
     ({"options": {"sample_size": 5}}, r"options\['sample_size'\]=5.*at least 100"),
     ({"options": {"power_steps": "two"}}, r"options\['power_steps'\]='two'"),
     ({"row_weight": np.ones(59)}, r"row_weight.*\(59,\).*60 real numbers"),
-    ({"row_weight": -np.ones(60)}, r"row_weight.*not negative"),
-    ({"row_weight": np.zeros(60)}, r"row_weight.*not all zero"),
+    ({"row_weight": -np.ones(60)}, r"row_weight.*-1.*at least 0"),
+    ({"row_weight": np.zeros(60)}, r"row_weight=0"),
     ({"row_weight": np.full(60, np.nan)}, r"row_weight.*finite"),
     ({"row_weight": ["a"] * 60}, r"row_weight.*real numbers"),
     ({"mask": np.ones((60, 50))}, r"mask\.dtype=float64 is not bool; pass True where observed"),
@@ -346,7 +346,7 @@ def test_over_specified_rank_of_exactly_low_rank_data(surplus: int, dtype: str, 
     assert d.converged
     for result in (d, long, warm):
         assert np.linalg.norm(result.low_rank - X) < within * np.linalg.norm(X)
-        assert np.mean(result.outliers) < 0.01
+        assert np.mean(result.outliers) < 1e-3
         assert np.abs(result.L[:, 2:]).max() < 1e-2 * np.abs(result.L).max()
 
 

@@ -129,11 +129,12 @@ def test_a_rank_too_large_is_graceful(extra: int) -> None:
     assert np.mean(np.abs(d.low_rank - case.X) < 1e-3 * np.abs(case.X).mean()) > 0.9
 
 
-def test_a_rank_too_small_shows_in_the_noise_level() -> None:
+def test_a_rank_too_small_is_said_and_shows_in_the_noise_level() -> None:
     case = small()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         d = decompose(case.Y, RANK - 1)
+    assert any("rank" in str(warning.message) for warning in caught)
     assert d.reason != "tol"
     assert d.noise_level > 0.1 * np.abs(case.X).mean()
 
@@ -614,7 +615,7 @@ def test_thresholds_beyond_the_range_of_single_precision(problem: Problem, dtype
 def test_results_do_not_hold_threads() -> None:
     Y = planted((400, 300), rank=RANK).Y
     before = threading.active_count()
-    kept = [decompose(Y, RANK, tol=0, max_iter=2) for _ in range(6)]
+    kept = [decompose(Y, RANK) for _ in range(6)]
     assert len(kept) == 6
     # A pool for everyone is fine, one per result is not.
     assert threading.active_count() <= before + thread_count()

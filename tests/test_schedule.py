@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrpca import Schedule
-from lrpca.schedule import default, shipped
+from lrpca.schedule import shipped
 
 BASE = {"format": "lrpca-schedule", "version": 1, "thresholds": [0.1, 0.05], "steps": [0.0, 1.0]}
 SMALL = Schedule([0.1, 0.05, 0.02], [0, 1.4, 0.9])
@@ -75,7 +75,12 @@ def test_papers_scaling_rule(shape: tuple[int, int], rank: int, factor: float) -
 
 
 def test_no_scaling_without_a_base_or_where_adaptive() -> None:
-    for s in (SMALL, dataclasses.replace(SMALL, shape=(10, 10)), dataclasses.replace(SMALL, rank=2), default()):
+    for s in (
+        SMALL,
+        dataclasses.replace(SMALL, shape=(10, 10)),
+        dataclasses.replace(SMALL, rank=2),
+        Schedule.load("default"),
+    ):
         assert s.scaled_to((77, 33), 4) is s
 
 
@@ -218,8 +223,7 @@ def test_binary_file_points_to_from_mat(tmp_path: Path) -> None:
 
 def test_shipped_default() -> None:
     assert "default" in shipped()
-    s = default()
-    assert s == Schedule.load("default")
+    s = Schedule.load("default")
     assert s.kind == "adaptive"
     assert s.tail is not None
     assert s.meta, "a shipped model says where its numbers come from"
