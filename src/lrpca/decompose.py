@@ -130,7 +130,7 @@ def decompose(
     rng = _generator(random_state)
     sample = draw_sample(matrix, rng, size=known.get("sample_size", SAMPLE_SIZE), row_weight=weight)
     matrix.fit_range_to(sample.values)
-    factors = _check_start(start, matrix.shape, r)
+    factors = _check_start(start, matrix.shape, r, complex_data=matrix.stored.kind == "c")
     try:
         outcome = solve(
             matrix,
@@ -245,7 +245,7 @@ def _generator(random_state: Any) -> np.random.Generator:
     raise ValueError(f"random_state={random_state!r} is not a non-negative integer or a Generator; e.g. 0")
 
 
-def _check_start(start: Any, shape: tuple[int, int], rank: int) -> Any:
+def _check_start(start: Any, shape: tuple[int, int], rank: int, *, complex_data: bool) -> Any:
     if start is None:
         return None
     try:
@@ -255,12 +255,17 @@ def _check_start(start: Any, shape: tuple[int, int], rank: int) -> Any:
     expected = ((shape[0], rank), (shape[1], rank))
     if (L.shape, R.shape) != expected:
         raise ValueError(f"start of shapes {L.shape}, {R.shape} does not fit; expected {expected[0]}, {expected[1]}")
-    wide = np.complex128 if "c" in (L.dtype.kind, R.dtype.kind) else np.float64
+    if not complex_data and "c" in (L.dtype.kind, R.dtype.kind):
+        raise ValueError("start is complex but Y is real; pass real factors")
+    wide = np.complex128 if complex_data else np.float64
     L, R = L.astype(wide), R.astype(wide)
     if not (np.isfinite(L).all() and np.isfinite(R).all()):
         raise ValueError("start contains NaN or inf; pass finite factors")
-    if not L.any() or not R.any():
-        raise ValueError("start is all zero, which the iteration cannot leave; omit start for the spectral one")
+    rank_of = min(np.linalg.matrix_rank(factor.conj().T @ factor, hermitian=True) for factor in (L, R))
+    if rank_of < rank:
+        raise ValueError(
+            f"start has rank {rank_of}, not rank={rank}, which the iteration cannot leave; omit start, or complete it"
+        )
     return L, R
 
 

@@ -208,7 +208,8 @@ class Decomposition:
             raise ValueError(
                 f"Y.shape={matrix.shape} has {matrix.shape[1]} columns, not {len(self.R)}; pass rows like those of Y"
             )
-        return robust_coefficients(matrix, self.R, self.noise_level).astype(self.L.dtype)
+        coefficients = robust_coefficients(matrix, self.R, self.noise_level)
+        return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
 
     def save(self, path: str | Path) -> None:
         """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""

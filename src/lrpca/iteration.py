@@ -106,6 +106,15 @@ def product_norm(
     return float(np.sqrt(max(0.0, np.sum(gram(L) * gram(R)).real)))
 
 
+def smallest_singular_value(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+) -> float:
+    """Return σ_r of L Rᵀ, from Grams; 0 below a hundred-millionth of σ_1."""
+    values = np.linalg.eigvals(gram(L) @ gram(R).T).real
+    return float(np.sqrt(max(0.0, values.min())))
+
+
 def orthonormal(
     M: Any,  # (n, k)
 ) -> Any:

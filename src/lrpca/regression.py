@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.iteration import solve_each
+from lrpca.iteration import solve_each, thin_svd
 from lrpca.matrices.dense import DenseMatrix
 
 _BLOCK = 1 << 18
@@ -18,6 +18,8 @@ _ABSOLUTE_STEPS = 40
 _REDESCENDING_STEPS = 15
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
+# Components this much smaller than the largest are not there (a rank that was too large).
+_ABSENT = 1e-10
 
 
 def robust_coefficients(
@@ -31,8 +33,10 @@ def robust_coefficients(
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
-    # Orthonormal columns make every Gram well scaled whatever the singular values.
-    Q, T = np.linalg.qr(R)
+    # Orthonormal columns make every Gram well scaled whatever the singular values; absent components get zeros.
+    U, sizes, Vh = thin_svd(R)
+    there = sizes > _ABSENT * sizes.max(initial=0.0)
+    Q, back = U[:, there], (Vh[there].conj() / sizes[there, None]).conj()
     pairs = (Q.conj()[:, :, None] * Q[:, None, :]).reshape(len(Q), -1)
     coefficients = np.zeros((matrix.shape[0], R.shape[1]), wide)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
@@ -44,7 +48,7 @@ def robust_coefficients(
             raise ValueError("Y contains inf; mark missing entries with NaN")
         values = np.where(observed, values, 0.0)
         rows = slice(start, start + len(values))
-        coefficients[rows] = _regress(values, observed, Q, pairs, noise) @ np.linalg.pinv(T.T, rcond=1e-12)
+        coefficients[rows] = _regress(values, observed, Q, pairs, noise) @ back.conj()
     return coefficients
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Decomposition, Diagnosis
+from lrpca.decomposition import Decomposition, Diagnosis, Record
+from lrpca.influence import DEFAULT_CUTOFF
 from lrpca.iteration import normal_form
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
-from lrpca.noise import noise_level, outlier_threshold
+from lrpca.noise import noise_level, outlier_threshold, rounding_level
 from lrpca.solvers.lrpca import Outcome
 
 _FULL = 0.95
@@ -26,13 +28,15 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
     """Return the decomposition of a finished run."""
     L, R, _ = normal_form(outcome.L, outcome.R)
     residuals = sample.residuals(L, R)
-    sigma = noise_level(residuals)
     scale = float(np.median(np.abs(sample.values)) or np.abs(sample.values).max(initial=0.0))
-    change = outcome.history[-1].change or 0.0 if outcome.history else 0.0
+    last = outcome.history[-1] if outcome.history else Record(0)
+    limit = DEFAULT_CUTOFF * last.threshold if last.threshold else math.inf
+    sigma = noise_level(residuals, rounding_level(matrix.result, scale), limit)
+    change = last.change or 0.0
     threshold = outlier_threshold(sigma, matrix.stored, matrix.result, scale, change)
     fraction = float(np.mean(residuals > threshold))
-    # Without noise, what is left at "tol" is the error of the iteration itself, which has structure.
-    structure = 0.0 if outcome.reason == "tol" else _structure_left(matrix, L, R, sigma)
+    # Where the run ended otherwise, what is left is the error of the iteration itself, which has structure.
+    structure = _structure_left(matrix, L, R, sigma) if outcome.reason in ("noise_floor", "stalled") else 0.0
     return Decomposition(
         L.astype(matrix.result),
         R.astype(matrix.result),

@@ -90,9 +90,10 @@ class Schedule:
             object.__setattr__(self, "shape", _integers("shape", self.shape))
         if self.rank is not None:
             object.__setattr__(self, "rank", _integers("rank", [self.rank])[0])
-        for name in ("cutoff", "quantile", "first_quantile", "decay"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _numbers(name, [getattr(self, name)])[0])
+        if self.cutoff is not None:
+            object.__setattr__(self, "cutoff", _numbers("cutoff", [self.cutoff])[0])
+        for name in ("quantile", "first_quantile", "decay"):
+            object.__setattr__(self, name, _numbers(name, [getattr(self, name)])[0])
         _check(self)
 
     @property
@@ -196,7 +197,7 @@ def default_schedule() -> Schedule:
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     try:
-        numbers = tuple(float(value) for value in values)
+        numbers = () if isinstance(values, str) else tuple(float(value) for value in values)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={values!r} is not made of numbers; pass e.g. [0.01, 0.001]") from None
     bad = [number for number in numbers if not math.isfinite(number)]
@@ -225,6 +226,12 @@ def _check(s: Schedule) -> None:
         )
     if min(s.thresholds) < 0:
         raise ValueError(f"thresholds={list(s.thresholds)} contains a negative number; thresholds are at least 0")
+    if min(s.steps[1:]) <= 0:
+        raise ValueError(f"steps={list(s.steps)} contains one that is not positive; only steps[0] is not used")
+    if s.kind == "adaptive" and min(s.thresholds) == 0:
+        raise ValueError(f"thresholds={list(s.thresholds)} contains 0; adaptive thresholds are positive multiples")
+    if not isinstance(s.meta, dict):
+        raise ValueError(f"meta={s.meta!r} is not a dict; leave it out, or pass e.g. {{'source': 'by hand'}}")
     if s.influence not in KINDS:
         raise ValueError(f"influence={s.influence!r} is unknown; use one of {', '.join(KINDS)}")
     if s.cutoff is not None and not s.cutoff >= 1:
@@ -245,7 +252,7 @@ def _check(s: Schedule) -> None:
 def _from_json(text: str, name: str) -> Schedule:
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"schedule={name!r} is not valid JSON ({error}); is the file complete?") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f'schedule={name!r} is not an lrpca schedule; expected "format": "{_FORMAT}"')

@@ -31,7 +31,9 @@ _GROUP = 16
 _STRETCH_BYTES = 384 * 1024
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_jit = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+# Helpers are inlined by force: a copy of its own would be optimised, and so rounded, another way in the process that
+# compiles than in those that load from the cache.
+_jit = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
 
 
 @intrinsic
@@ -268,7 +270,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
         norm = count = zero
         for j in range(m):
             x = row[j]
-            size = np.sqrt(x.real * x.real + x.imag * x.imag)
+            size = abs(x)
             kept = one if size <= limit else zero
             shrink = clip / size if size > clip else one
             inside = size <= cutoff
@@ -280,7 +282,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
         sums[q + 1] = count
 
 
-@overload(influence, jit_options={"fastmath": _FASTMATH, "error_model": "numpy"})
+@overload(influence, jit_options={"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True})
 def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
     fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
     return _influence_real if fast else _influence_general
@@ -301,7 +303,9 @@ def _energy(tile, rows, m):
     for q in range(rows):
         start = _view(tile, q * TILE, TILE)
         for j in range(m):
-            square = start[j].real * start[j].real + start[j].imag * start[j].imag
+            # In double precision: squares of large single-precision outliers would overflow.
+            real, imaginary = np.float64(start[j].real), np.float64(start[j].imag)
+            square = real * real + imaginary * imaginary
             total += square if square == square else 0.0
     return total
 

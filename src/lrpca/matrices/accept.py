@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,14 @@ def _frame_to_array(frame: Any) -> Any:
     array = np.asarray(frame.to_numpy())
     if array.dtype != object:
         return array
-    # pandas' nullable columns come as objects with NA in them.
-    try:
-        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (TypeError, ValueError):
+    # pandas' nullable columns come as objects with NA in them; text that looks like numbers is still text.
+    if not all(_is_number_or_missing(value) for value in array.flat):
         return array
+    return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _is_number_or_missing(value: Any) -> bool:
+    return isinstance(value, numbers.Number | np.bool_) or value is None or type(value).__name__ == "NAType"
 
 
 def _check_array(array: Any) -> None:

@@ -52,6 +52,9 @@ class DenseMatrix:
         self._row_mask = self.mask.T if self._transposed and self.mask is not None else self.mask
         self._threads = Threads()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.array, self.mask)
+
     def close(self) -> None:
         """End the threads that passes have started; results keep the matrix, and need none."""
         self._threads.close()

@@ -21,8 +21,9 @@ from lrpca.solvers.start import Survey
 _LAGGING = 0.7
 _LOST = 0.6
 _CHUNK = 1 << 20
-# Numbers in the Grams that never matter: 32 MB.
-_SMALL_GRAMS = 4_000_000
+# Grams exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
+_GRAM_COPIES = 3
+_SMALL_GRAMS = 8_000_000
 # Judge of a fit: this quantile of its residuals. Outliers sit above it, and a wrong fit has few small residuals.
 _LOW_QUANTILE = 0.3
 
@@ -30,10 +31,10 @@ _LOW_QUANTILE = 0.3
 def needs_own_grams(last: Pass | None, survey: Survey, rank: int) -> bool:
     """Tell whether rows and columns should be solved by their own Grams: entries are missing, or someone lags.
 
-    Never where the Grams would take more room than a good part of Y.
+    Never where the Grams would take more room than Y.
     """
     n1, n2 = len(survey.observed_by_row), len(survey.observed_by_column)
-    if (n1 + n2) * rank**2 > max(n1 * n2 / 2, _SMALL_GRAMS):
+    if _GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, _SMALL_GRAMS):
         return False
     if survey.observed < 1:
         return True

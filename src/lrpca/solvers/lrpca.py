@@ -71,7 +71,7 @@ def solve(
         L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=row_weight)
     else:
         (L, R), facts = start, survey(matrix)
-    stopping = (AdaptiveStopping if adaptive else AbsoluteStopping)(tol, facts, rank, thresholds)
+    stopping = (AdaptiveStopping if adaptive else AbsoluteStopping)(tol, facts, rank, thresholds, matrix.result)
     history: list[Record] = []
     result: Pass | None = None
     reason = "max_iter"
@@ -97,7 +97,7 @@ def solve(
         if callback is not None and _asked_to_stop(callback(State.of(record, L.copy(), R.copy()))):
             reason = "callback"
             break
-        verdict = stopping.verdict(history, size)
+        verdict = stopping.verdict(history, size, iteration.smallest_singular_value(L, R))
         if verdict in ("tol", "noise_floor", "stalled") and adaptive and rescues < _RESCUES:
             rescues += 1
             if rescue_lost(matrix, L, R, result, facts):

@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from lrpca.decomposition import Record
-from lrpca.noise import noise_level
 from lrpca.solvers.start import Survey
 
 # Share of the statistical error below which a further change of X is noise.
 _NOISE_SHARE = 0.05
 _PATIENCE = 12
+# Less kept than this share is no fit.
+_HARDLY_ANY = 0.01
+# How many times weaker than X a component may be before `tol` is held against it.
+_WEAK = 1000.0
+_ROUNDINGS = 4.0
 # Thresholds outran the iterate: S has been filling up by this much over three passes, while X hardly moved.
 _FILLING = 0.15
 _STANDING_STILL = 1e-3
@@ -25,10 +31,10 @@ _STANDING_STILL = 1e-3
 class AbsoluteStopping:
     """The paper's rule, and the detector of thresholds that outrun the iterate."""
 
-    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any) -> None:
+    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any, precision: Any) -> None:
         self._tol = tol
 
-    def verdict(self, history: list[Record], size: float) -> str | None:
+    def verdict(self, history: list[Record], size: float, weakest: float) -> str | None:
         """Return a reason to stop, or None."""
         if self._tol == 0:
             return None
@@ -40,29 +46,37 @@ class AbsoluteStopping:
 class AdaptiveStopping:
     """Relative change of X, a noise floor, and stalls."""
 
-    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any) -> None:
+    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any, precision: Any) -> None:
         self._tol = tol
         self._thresholds = thresholds
         n1, n2 = len(survey.observed_by_row), len(survey.observed_by_column)
         self._unknowns = rank * (n1 + n2)
         self._observed = survey.observed
+        self._norm = survey.norm
+        self._rounding = min(tol, _ROUNDINGS * float(np.finfo(precision).eps))
 
-    def verdict(self, history: list[Record], size: float) -> str | None:
+    def verdict(self, history: list[Record], size: float, weakest: float) -> str | None:
         """Return a reason to stop, or None."""
         if self._tol == 0:
             return None
         change, kept = history[-1].change or 0.0, history[-1].kept or 0.0
-        if change <= self._tol:
+        if kept < _HARDLY_ANY or (size == 0 and self._norm > 0):
+            return "runaway"
+        if change <= self._tolerance(size, weakest):
             return "tol"
         if len(history) > 1 and self._thresholds.settled and change <= self._noise_floor(kept, size):
             return "noise_floor"
-        if kept < 0.01:
-            return "runaway"
         return "stalled" if stalled(history) else None
+
+    def _tolerance(self, size: float, weakest: float) -> float:
+        """Return `tol`, less where a component is a thousand times weaker than X: a large offset must not hide it."""
+        if size == 0:
+            return self._tol
+        return max(self._tol * min(1.0, _WEAK * weakest / size), self._rounding)
 
     def _noise_floor(self, kept: float, size: float) -> float:
         """Return a small share of the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
-        sigma = noise_level(self._thresholds.residuals)
+        sigma: float = self._thresholds.noise()
         share = max(kept, 1e-6) * self._observed
         return _NOISE_SHARE * sigma * math.sqrt(self._unknowns / share) / max(size, 1e-300)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.influence import DEFAULT_CUTOFF
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
-from lrpca.noise import rounding_level
+from lrpca.noise import noise_level, quantisation_step, rounding_level
 from lrpca.schedule import Schedule
 
 
@@ -40,7 +41,9 @@ class AdaptiveThresholds:
         # Entries that are exactly zero say nothing of the scale (more than half of them may be).
         typical = float(np.median(sizes)) or (float(np.median(positive)) if len(positive) else 0.0)
         self.initial = schedule.thresholds[0] * typical if typical else math.inf
-        self._rounding = rounding_level(matrix.stored, matrix.result, typical)
+        self.rounding = rounding_level(matrix.result, typical)
+        self._step = quantisation_step(matrix.stored)
+        self._cutoff = schedule.cutoff or DEFAULT_CUTOFF
         self._last = math.inf
         self.residuals: Any = None  # (m,) |D| on the sample, at the iterate entering the pass
         self.settled = False
@@ -53,9 +56,9 @@ class AdaptiveThresholds:
         multiplier, factor = numbers
         self.residuals = self._sample.residuals(L, R)
         # Entries that are fitted to rounding would pull the quantile to zero while others are still wrong.
-        telling = self.residuals[self.residuals > self._rounding]
+        telling = self.residuals[self.residuals > self.rounding]
         if len(telling) == 0:
-            telling = np.array([self._rounding])
+            telling = np.array([self.rounding])
         quantile = multiplier * float(np.quantile(telling, self._schedule.quantile))
         if math.isinf(self._last):
             first = float(np.quantile(telling, self._schedule.first_quantile))
@@ -63,6 +66,10 @@ class AdaptiveThresholds:
         else:
             threshold = max(self._schedule.decay * self._last, min(quantile, self._last))
             self.settled = threshold > 0.8 * self._last
-        # All-zero data have zero residuals; a threshold of zero would keep nothing.
-        self._last = max(threshold, float(np.finfo(np.float32).tiny))
+        # Below the step of integers there is nothing to find; all-zero data have zero residuals.
+        self._last = max(threshold, self._step, float(np.finfo(np.float32).tiny))
         return self._last, factor
+
+    def noise(self) -> float:
+        """Return the noise level at the iterate entering the pass, from entries that the fit has not rejected."""
+        return noise_level(self.residuals, self.rounding, self._cutoff * self._last)
