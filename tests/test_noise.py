@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lrpca.noise import noise_level, outlier_threshold, rounding_level
+from lrpca.noise import noise_level, outlier_threshold, quantisation_step, rounding_level
 
 F8, F4, U1, I8, C16 = (np.dtype(name) for name in ("f8", "f4", "u1", "i8", "c16"))
 
@@ -48,6 +48,20 @@ def test_nothing_and_nothing_but_zeros() -> None:
     assert noise_level(np.array([0.7])) > 0
 
 
+def test_entries_fitted_to_rounding_do_not_hide_the_noise() -> None:
+    """Half of the residuals are those of a black border: exactly fitted, whatever the noise elsewhere."""
+    sizes = np.concatenate([np.full(20_000, 1e-15), residuals(1.0, 0.1, 100.0)])
+    assert noise_level(sizes, rounding=1e-12) == pytest.approx(1.0, rel=0.05)
+    assert noise_level(sizes) < 1e-12
+    assert noise_level(np.full(100, 1e-15), rounding=1e-12) < 1e-12
+
+
+def test_rejected_entries_do_not_inflate_the_noise() -> None:
+    sizes = residuals(1.0, 0.5, 10.0)
+    assert noise_level(sizes, limit=4.0) < noise_level(sizes)
+    assert noise_level(sizes, limit=4.0) == pytest.approx(1.0, rel=0.6)
+
+
 def test_threshold_is_five_sigma() -> None:
     assert outlier_threshold(0.2, F8, F8, scale=1.0) == pytest.approx(1.0)
     # Of ten million clean entries about six exceed it.
@@ -59,14 +73,15 @@ def test_threshold_is_five_sigma() -> None:
 def test_threshold_is_never_below_rounding(arithmetic: np.dtype, eps: float) -> None:
     floor = outlier_threshold(0.0, arithmetic, arithmetic, scale=50.0)
     assert 2 * eps * 50 < floor < 100 * eps * 50
-    assert floor >= rounding_level(arithmetic, arithmetic, 50.0)
+    assert floor >= rounding_level(arithmetic, 50.0)
 
 
 @pytest.mark.parametrize(("stored", "arithmetic"), [(U1, F4), (I8, F8)])
 def test_threshold_is_never_below_the_quantisation_step(stored: np.dtype, arithmetic: np.dtype) -> None:
     assert outlier_threshold(0.05, stored, arithmetic, scale=100.0) == 1.0
     assert outlier_threshold(3.0, stored, arithmetic, scale=100.0) == 15.0
-    assert rounding_level(stored, arithmetic, 100.0) == 0.5
+    assert quantisation_step(stored) == 1
+    assert quantisation_step(F8) == quantisation_step(C16) == 0
 
 
 def test_threshold_waits_for_the_fit_to_settle() -> None:

@@ -106,10 +106,8 @@ def test_over_specified_rank_of_exactly_low_rank_data(surplus: int, dtype: str, 
         warnings.simplefilter("ignore", DiagnosisWarning)
         d = decompose(X, 2 + surplus)
         long = decompose(X, 2 + surplus, tol=0, max_iter=30)
-        start = (np.hstack([d.L, d.L])[:, : 2 + surplus], np.hstack([d.R, d.R])[:, : 2 + surplus])
-        warm = decompose(X, 2 + surplus, start=start)
     assert d.converged
-    for result in (d, long, warm):
+    for result in (d, long):
         assert np.linalg.norm(result.low_rank - X) < within * np.linalg.norm(X)
         assert np.mean(result.outliers) < 1e-3
         assert np.abs(result.L[:, 2:]).max() < 1e-2 * np.abs(result.L).max()
@@ -145,6 +143,16 @@ def test_rounding_of_large_entries_is_no_outlier(dtype: Any) -> None:
         d = decompose(X, 1, tol=0, max_iter=20)
     assert np.linalg.norm(d.low_rank - X) < 4 * np.finfo(dtype).eps * np.linalg.norm(X)
     assert not d.outliers.any()
+
+
+@pytest.mark.xfail(strict=True, reason="surplus components of zeros are refused as a start")
+def test_result_of_an_over_specified_rank_is_a_start() -> None:
+    X = planted((80, 60), rank=2, outlier_fraction=0, random_state=3).X
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiagnosisWarning)
+        d = decompose(X, 3)
+        warm = decompose(X, 3, start=(d.L, d.R))
+    assert np.linalg.norm(warm.low_rank - X) < 1e-12 * np.linalg.norm(X)
 
 
 SILENT = pytest.mark.xfail(strict=True, reason="48% outliers raise no warning")

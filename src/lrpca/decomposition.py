@@ -12,6 +12,7 @@ import numpy as np
 
 from lrpca.atomic import replacing
 
+REASONS = ("tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway", "callback")
 _FORMAT = "lrpca-decomposition"
 _VERSION = 1
 # Rows of the lazy matrices are made in blocks of about this many entries.
@@ -256,7 +257,8 @@ class Decomposition:
         if not Path(path).is_file():
             raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
         try:
-            with np.load(path, allow_pickle=False) as content:
+            # Opened here: numpy would leave a damaged file open.
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
                 arrays = dict(content)
             facts = json.loads(str(arrays["facts"]))
             if facts.get("format") != _FORMAT:
@@ -276,6 +278,7 @@ class Decomposition:
                 diagnosis=diagnosis,
                 method=facts["method"],
             )
+            result._check()
         except _VersionError as error:
             raise ValueError(
                 f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it"
@@ -300,6 +303,16 @@ class Decomposition:
             f"<Decomposition {n1} x {n2}, rank {self.rank}, {state} ({self.reason}) after {self.n_iter} iterations, "
             f"{100 * self.outlier_fraction:.1f}% outliers>"
         )
+
+    def _check(self) -> None:
+        """Raise ValueError where the parts do not belong together."""
+        shapes = (self.L.shape, self.R.shape)
+        if self.L.ndim != 2 or self.R.ndim != 2 or self.L.shape[1] != self.R.shape[1]:
+            raise ValueError(f"factors of shapes {shapes}")
+        if (len(self.diagnosis.kept_by_row), len(self.diagnosis.kept_by_column)) != (len(self.L), len(self.R)):
+            raise ValueError(f"a diagnosis that does not fit factors of shapes {shapes}")
+        if self.reason not in REASONS:
+            raise ValueError(f"reason {self.reason!r}")
 
     def _data(self) -> Any:
         if self._matrix is None:

@@ -57,11 +57,12 @@ def quantisation_step(stored: Any) -> float:
     return 1.0 if stored.kind in "iu" else 0.0
 
 
-def outlier_threshold(sigma: float, stored: Any, arithmetic: Any, scale: float, change: float = 0.0) -> float:
+def outlier_threshold(sigma: float, stored: Any, rounding: float, moving: float = 0.0) -> float:
     """Return the residual beyond which an entry counts as an outlier.
 
-    5 σ, never below rounding, the quantisation step of integers, or what X may still move (its last relative `change`:
-    without noise that is all the residual there is, and it is far from Gaussian).
+    5 σ, never below the `rounding` of the largest entries, the quantisation step of integers, or several times what
+    an entry of X was still `moving` in the last iteration: without noise that is all the residual there is, and it is
+    far from Gaussian.
     """
-    floor = max(rounding_level(arithmetic, scale), quantisation_step(stored), _STILL_MOVING * change * scale)
+    floor = max(rounding, quantisation_step(stored), _STILL_MOVING * moving)
     return max(_OUTLIER_SIGMAS * sigma, floor)

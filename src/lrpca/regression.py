@@ -60,19 +60,20 @@ def _regress(
     noise: float,
 ) -> Any:
     weights = observed.astype(float)
+    # Residuals below rounding are all the same.
+    floor = np.maximum(noise, 64 * np.finfo(float).eps * np.abs(values).max(axis=1, initial=0.0))
     coefficients = _weighted(values, weights, Q, pairs)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
-        floor = np.maximum(scale * 10.0 ** (-step / 8), np.finfo(float).tiny)[:, None]
-        weights = np.where(observed, 1.0 / np.maximum(np.nan_to_num(size), floor), 0.0)
-        weights *= floor
+        bound = np.maximum(scale * 10.0 ** (-step / 8), np.finfo(float).tiny)[:, None]
+        weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
         coefficients = _weighted(values, weights, Q, pairs)
     for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
-        level = np.maximum(row_quantile(size, 0.35) / 0.4538, noise)
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
         weights = (np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]).astype(float)
         coefficients = _weighted(values, weights, Q, pairs)
     return coefficients

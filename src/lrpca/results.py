@@ -16,6 +16,7 @@ from lrpca.noise import noise_level, outlier_threshold, rounding_level
 from lrpca.solvers.lrpca import Outcome
 
 _FULL = 0.95
+_MANY_ZEROS = 0.5
 # Side of the block of residuals that is searched for structure, and the residuals that count as its noise, in σ.
 _BLOCK = 256
 _CORE = 4.0
@@ -33,7 +34,10 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
     limit = DEFAULT_CUTOFF * last.threshold if last.threshold else math.inf
     sigma = noise_level(residuals, rounding_level(matrix.result, scale), limit)
     change = last.change or 0.0
-    threshold = outlier_threshold(sigma, matrix.stored, matrix.result, scale, change)
+    # |L_i| |R_j| bounds the entries of X, and with them the rounding of a residual.
+    largest = float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
+    rounding = rounding_level(matrix.result, largest)
+    threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale)
     fraction = float(np.mean(residuals > threshold))
     # Where the run ended otherwise, what is left is the error of the iteration itself, which has structure.
     structure = _structure_left(matrix, L, R, sigma) if outcome.reason in ("noise_floor", "stalled") else 0.0
@@ -47,7 +51,7 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=matrix.reads,
-        diagnosis=_diagnose(outcome, fraction, threshold, structure),
+        diagnosis=_diagnose(outcome, fraction, threshold, structure, float(np.mean(sample.values == 0))),
         method=method,
     )
 
@@ -76,7 +80,7 @@ def _structure_left(
     return float(np.linalg.norm(block @ vector)) / noise if noise else 0.0
 
 
-def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: float) -> Diagnosis:
+def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: float, zeros: float) -> Diagnosis:
     observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
     last = outcome.last_pass
     kept = observed if last is None else (last.kept_by_row, last.kept_by_column)
@@ -94,6 +98,11 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: fl
         messages.append(
             f"the residual still has low-rank structure ({structure:.0f} times what noise would have); "
             "the rank is probably too small, try a larger one"
+        )
+    if zeros > _MANY_ZEROS:
+        messages.append(
+            f"{100 * zeros:.0f}% of the entries of Y are exactly zero and count as data; if they mean missing, pass "
+            "mask=(Y != 0)"
         )
     if fraction > _FULL:
         messages.append(

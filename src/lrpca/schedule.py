@@ -197,7 +197,9 @@ def default_schedule() -> Schedule:
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     try:
-        numbers = () if isinstance(values, str) else tuple(float(value) for value in values)
+        if isinstance(values, str):
+            raise TypeError(values)
+        numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={values!r} is not made of numbers; pass e.g. [0.01, 0.001]") from None
     bad = [number for number in numbers if not math.isfinite(number)]

@@ -136,8 +136,10 @@ class DenseMatrix:
         n1, n2 = self._rows.shape
         rank, ka, kb = L.shape[1], At.shape[0], B.shape[1]
         pairs = rank * (rank + 1) // 2 if grams else 0
-        clip, cutoff = real.type(level.clip), real.type(level.cutoff)
-        keep = None if level.keep == level.cutoff else real.type(level.keep)
+        # A level beyond the range of single precision is as good as infinite.
+        with np.errstate(over="ignore"):
+            clip, cutoff = real.type(level.clip), real.type(level.cutoff)
+            keep = None if level.keep == level.cutoff else real.type(level.keep)
 
         def work(part: Rectangle) -> tuple[Any, ...]:
             rows, columns = part

@@ -26,7 +26,7 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
 from lrpca.solvers.lagging import needs_own_grams, rescue_lost
-from lrpca.solvers.start import Survey, spectral_start, survey
+from lrpca.solvers.start import Survey, completed, spectral_start, survey
 from lrpca.solvers.stopping import AbsoluteStopping, AdaptiveStopping
 from lrpca.solvers.thresholds import AbsoluteThresholds, AdaptiveThresholds
 
@@ -70,7 +70,7 @@ def solve(
         steps = _POWER_STEPS[schedule.kind] if power_steps is None else power_steps
         L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=row_weight)
     else:
-        (L, R), facts = start, survey(matrix)
+        (L, R), facts = completed(*start, rng), survey(matrix)
     stopping = (AdaptiveStopping if adaptive else AbsoluteStopping)(tol, facts, rank, thresholds, matrix.result)
     history: list[Record] = []
     result: Pass | None = None

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from lrpca.influence import Levels, everything
-from lrpca.iteration import orthonormal, thin_svd
+from lrpca.iteration import normal_form, orthonormal, thin_svd
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 
 _OVERSAMPLING = 5
+# Components of a given start this much weaker than the strongest are absent; those put in their place are this weak.
+_ABSENT = 1e-12
+_WEAK = 1e-2
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,22 @@ def spectral_start(
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root[:, None] > 0, (Q @ Ut.T[:, :rank]) / root[:, None], 0.0)
     return L * scale, V[:, :rank] * scale, survey
+
+
+def completed(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    rng: np.random.Generator,
+) -> tuple[Any, Any]:
+    """Return factors of full rank: weak random components where a start has none, which no update could ever create."""
+    L, R, values = normal_form(L, R)
+    absent = np.flatnonzero(values <= _ABSENT * values[0])
+    if len(absent):
+        weak = np.sqrt(_WEAK * values[values > _ABSENT * values[0]].min())
+        for factor in (L, R):
+            fresh = rng.standard_normal((len(factor), len(absent)))
+            factor[:, absent] = fresh * (weak / np.sqrt(len(factor)))
+    return L, R
 
 
 def survey(matrix: DenseMatrix) -> Survey:

@@ -22,6 +22,10 @@ _PATIENCE = 12
 _HARDLY_ANY = 0.01
 # How many times weaker than X a component may be before `tol` is held against it.
 _WEAK = 1000.0
+# ... and how far at most `tol` is lowered for it: a surplus component may be arbitrarily weak.
+_LOWERED = 0.01
+# An absolute schedule that rejects more than four fifths of the entries has not found X.
+_MOSTLY_REJECTED = 0.2
 _ROUNDINGS = 4.0
 # Thresholds outran the iterate: S has been filling up by this much over three passes, while X hardly moved.
 _FILLING = 0.15
@@ -40,7 +44,10 @@ class AbsoluteStopping:
             return None
         if runaway(history):
             return "runaway"
-        return "tol" if (history[-1].residual or 0.0) < self._tol else None
+        if (history[-1].residual or 0.0) >= self._tol:
+            return None
+        # A small residual with nearly everything in S says nothing of X.
+        return "tol" if (history[-1].kept or 0.0) >= _MOSTLY_REJECTED else "runaway"
 
 
 class AdaptiveStopping:
@@ -72,7 +79,7 @@ class AdaptiveStopping:
         """Return `tol`, less where a component is a thousand times weaker than X: a large offset must not hide it."""
         if size == 0:
             return self._tol
-        return max(self._tol * min(1.0, _WEAK * weakest / size), self._rounding)
+        return max(self._tol * min(1.0, max(_LOWERED, _WEAK * weakest / size)), self._rounding)
 
     def _noise_floor(self, kept: float, size: float) -> float:
         """Return a small share of the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""

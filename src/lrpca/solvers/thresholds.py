@@ -43,6 +43,7 @@ class AdaptiveThresholds:
         self.initial = schedule.thresholds[0] * typical if typical else math.inf
         self.rounding = rounding_level(matrix.result, typical)
         self._step = quantisation_step(matrix.stored)
+        self._tiny = float(np.finfo(matrix.arithmetic).tiny)
         self._cutoff = schedule.cutoff or DEFAULT_CUTOFF
         self._last = math.inf
         self.residuals: Any = None  # (m,) |D| on the sample, at the iterate entering the pass
@@ -67,7 +68,7 @@ class AdaptiveThresholds:
             threshold = max(self._schedule.decay * self._last, min(quantile, self._last))
             self.settled = threshold > 0.8 * self._last
         # Below the step of integers there is nothing to find; all-zero data have zero residuals.
-        self._last = max(threshold, self._step, float(np.finfo(np.float32).tiny))
+        self._last = max(threshold, self._step, self._tiny)
         return self._last, factor
 
     def noise(self) -> float:
