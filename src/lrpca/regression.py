@@ -18,6 +18,7 @@ _ABSOLUTE_STEPS = 40
 _REDESCENDING_STEPS = 15
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
+_TINY = float(np.finfo(float).tiny)
 # Components this much smaller than the largest are not there (a rank that was too large).
 _ABSENT = 1e-10
 
@@ -59,22 +60,29 @@ def _regress(
     pairs: Any,  # (n2, r r)
     noise: float,
 ) -> Any:
-    weights = observed.astype(float)
+    size = np.where(observed, np.abs(values), np.nan)
+    # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
+    typical = 5 * row_quantile(size, 0.5)[:, None]
+    weights = np.where(observed, np.minimum(1.0, typical / np.maximum(np.abs(values), typical + _TINY)), 0.0)
+    weights[~weights.any(axis=1)] = observed[~weights.any(axis=1)]
+    # Too few entries to tell outliers from the others: all count.
+    enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
     # Residuals below rounding are all the same.
-    floor = np.maximum(noise, 64 * np.finfo(float).eps * np.abs(values).max(axis=1, initial=0.0))
+    floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
     coefficients = _weighted(values, weights, Q, pairs)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
-        bound = np.maximum(scale * 10.0 ** (-step / 8), np.finfo(float).tiny)[:, None]
+        bound = np.maximum(scale * 10.0 ** (-step / 8), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
         coefficients = _weighted(values, weights, Q, pairs)
     for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
         level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
-        weights = (np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]).astype(float)
+        kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
+        weights = np.where(enough, kept, observed).astype(float)
         coefficients = _weighted(values, weights, Q, pairs)
     return coefficients
 

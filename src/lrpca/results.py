@@ -15,7 +15,8 @@ from lrpca.matrices.sampling import Sample
 from lrpca.noise import noise_level, outlier_threshold, rounding_level
 from lrpca.solvers.lrpca import Outcome
 
-_FULL = 0.95
+# From this share of outliers on, a fit deserves a second look.
+_FULL = 0.45
 _MANY_ZEROS = 0.5
 # Side of the block of residuals that is searched for structure, and the residuals that count as its noise, in σ.
 _BLOCK = 256
@@ -99,15 +100,15 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: fl
             f"the residual still has low-rank structure ({structure:.0f} times what noise would have); "
             "the rank is probably too small, try a larger one"
         )
-    if zeros > _MANY_ZEROS:
+    if _MANY_ZEROS < zeros < 1:
         messages.append(
             f"{100 * zeros:.0f}% of the entries of Y are exactly zero and count as data; if they mean missing, pass "
             "mask=(Y != 0)"
         )
     if fraction > _FULL:
         messages.append(
-            f"S holds {100 * fraction:.0f}% of the entries: the low-rank part explains next to nothing; "
-            "check the rank and the schedule"
+            f"S holds {100 * fraction:.0f}% of the entries: Y has that many outliers, or the low-rank part is wrong; "
+            "check the rank, or try a gentler schedule"
         )
     elif fraction == 0:
         messages.append(
