@@ -333,7 +333,7 @@ def test_a_failing_writer_leaves_the_old_result(tmp_path: Path, monkeypatch: pyt
     def fail(self: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lrpca.Decomposition, "_residual_blocks", fail)
+    monkeypatch.setattr(lrpca.Decomposition, "residual_blocks", fail)
     for name in ("out", "out.npz", "out.mat", "new", "new.npz", "new.mat"):
         message = rf"path='.*{name}' cannot be written \(No space left on device\); choose another place"
         with pytest.raises(OSError, match=message):

@@ -63,28 +63,27 @@ def test_rejected_entries_do_not_inflate_the_noise() -> None:
 
 
 def test_threshold_is_five_sigma() -> None:
-    assert outlier_threshold(0.2, F8, F8, scale=1.0) == pytest.approx(1.0)
+    assert outlier_threshold(0.2, F8, 1e-15) == pytest.approx(1.0)
     # Of ten million clean entries about six exceed it.
     sizes = residuals(1.0, 0.0, 0.0)
-    assert np.mean(sizes > outlier_threshold(noise_level(sizes), F8, F8, scale=1.0)) == 0
+    assert np.mean(sizes > outlier_threshold(noise_level(sizes), F8, 1e-15)) == 0
 
 
 @pytest.mark.parametrize(("arithmetic", "eps"), [(F8, 2.2e-16), (F4, 1.2e-7), (C16, 2.2e-16)])
 def test_threshold_is_never_below_rounding(arithmetic: np.dtype, eps: float) -> None:
-    floor = outlier_threshold(0.0, arithmetic, arithmetic, scale=50.0)
+    floor = outlier_threshold(0.0, arithmetic, rounding_level(arithmetic, 50.0))
     assert 2 * eps * 50 < floor < 100 * eps * 50
-    assert floor >= rounding_level(arithmetic, 50.0)
 
 
 @pytest.mark.parametrize(("stored", "arithmetic"), [(U1, F4), (I8, F8)])
 def test_threshold_is_never_below_the_quantisation_step(stored: np.dtype, arithmetic: np.dtype) -> None:
-    assert outlier_threshold(0.05, stored, arithmetic, scale=100.0) == 1.0
-    assert outlier_threshold(3.0, stored, arithmetic, scale=100.0) == 15.0
+    assert outlier_threshold(0.05, stored, rounding_level(arithmetic, 100.0)) == 1.0
+    assert outlier_threshold(3.0, stored, rounding_level(arithmetic, 100.0)) == 15.0
     assert quantisation_step(stored) == 1
     assert quantisation_step(F8) == quantisation_step(C16) == 0
 
 
 def test_threshold_waits_for_the_fit_to_settle() -> None:
-    still, moving = (outlier_threshold(0.0, F8, F8, scale=1.0, change=change) for change in (0.0, 1e-3))
+    still, moving = (outlier_threshold(0.0, F8, 1e-15, moving) for moving in (0.0, 1e-3))
     assert still < 1e-10
     assert 1e-3 < moving < 0.1

@@ -94,7 +94,7 @@ def test_no_scaling_without_a_base_or_where_adaptive() -> None:
         ({"thresholds": [0.1, math.inf]}, r"thresholds=.*inf.*finite"),
         ({"steps": [0, math.nan]}, r"steps=.*nan.*finite"),
         ({"thresholds": [0.1, -0.5]}, r"thresholds=.*-0\.5.*negative"),
-        ({"thresholds": "ab"}, r"thresholds.*at least 2"),
+        ({"thresholds": "ab"}, r"thresholds='ab'.*e\.g\."),
         ({"steps": [0, 0]}, r"steps=.*not positive"),
         ({"steps": [0, -1]}, r"steps=.*not positive"),
         ({"kind": "adaptive", "thresholds": [1, 0]}, r"thresholds=.*contains 0"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 FIRST_CALL = """
 import time
@@ -41,3 +43,15 @@ def test_second_process_compiles_nothing() -> None:
     extra = first_call - numba
     # Compiling one kernel takes more than ten times the allowance.
     assert extra < SLACK * ALLOWANCE_SECONDS, f"{extra:.2f} s beyond the {numba:.2f} s of importing numba"
+
+
+def test_a_cold_and_a_warm_cache_give_the_same_bits(tmp_path: Path) -> None:
+    """The process that compiles and those that load its code must round alike."""
+    script = (
+        "import hashlib, lrpca; Y = lrpca.testing.planted((120, 90), rank=3, random_state=1).Y; "
+        "d = lrpca.decompose(Y, 4); print(hashlib.sha256(d.L.tobytes() + d.R.tobytes()).hexdigest())"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", script]
+    runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout != ""
