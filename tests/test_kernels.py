@@ -157,6 +157,12 @@ def test_many_tiles_and_many_parts() -> None:
         assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
 
 
+def test_many_stretches_of_columns() -> None:
+    """A large rank with Grams leaves room for one tile in the cache: columns are walked in several stretches."""
+    case = make((1240, 1130), 9, "float32", missing=0.05)
+    assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
+
+
 LAYOUTS = {
     "C": lambda Y: np.ascontiguousarray(Y),
     "Fortran": lambda Y: np.asfortranarray(Y),

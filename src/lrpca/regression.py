@@ -14,7 +14,7 @@ from lrpca.iteration import solve_each, thin_svd
 from lrpca.matrices.dense import DenseMatrix
 
 _BLOCK = 1 << 18
-_ABSOLUTE_STEPS = 40
+_ABSOLUTE_STEPS = 15
 _REDESCENDING_STEPS = 15
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
@@ -74,7 +74,7 @@ def _regress(
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
-        bound = np.maximum(scale * 10.0 ** (-step / 8), _TINY)[:, None]
+        bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
         coefficients = _weighted(values, weights, Q, pairs)
     for _ in range(_REDESCENDING_STEPS):

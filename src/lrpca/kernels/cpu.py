@@ -33,7 +33,8 @@ _STRETCH_BYTES = 384 * 1024
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Helpers are inlined by force: a copy of its own would be optimised, and so rounded, another way in the process that
 # compiles than in those that load from the cache.
-_jit = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
+_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+_jit = numba.njit(nogil=True, cache=True, **_INLINED)
 
 
 @intrinsic
@@ -230,6 +231,18 @@ def influence(tile: Any, clip: Any, cutoff: Any, keep: Any, column_kept: Any, su
     raise NotImplementedError("compiled code only")
 
 
+def _modulus(x: Any, like: Any) -> Any:
+    """Return |x|; of a complex x through double precision, since its square may overflow and hypot is slow."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_modulus, jit_options=_INLINED)
+def _choose_modulus(x, like):
+    if isinstance(x, numba.types.Complex):
+        return lambda x, like: _cast(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), like)
+    return lambda x, like: abs(x)
+
+
 def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
     zero, one = _cast(0.0, clip), _cast(1.0, clip)
     s0 = s1 = s2 = s3 = zero
@@ -270,7 +283,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
         norm = count = zero
         for j in range(m):
             x = row[j]
-            size = abs(x)
+            size = _modulus(x, clip)
             kept = one if size <= limit else zero
             shrink = clip / size if size > clip else one
             inside = size <= cutoff
@@ -282,7 +295,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
         sums[q + 1] = count
 
 
-@overload(influence, jit_options={"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True})
+@overload(influence, jit_options=_INLINED)
 def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
     fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
     return _influence_real if fast else _influence_general

@@ -160,9 +160,10 @@ class DenseMatrix:
                     mask_row,
                     mask_column,
                     L[piece],
-                    Rt[:, columns],
+                    # Contiguous whatever the cut: every layout would be compiled for itself.
+                    np.ascontiguousarray(Rt[:, columns]),
                     B[piece],
-                    At[:, columns],
+                    np.ascontiguousarray(At[:, columns]),
                     same,
                     clip,
                     cutoff,
@@ -192,6 +193,9 @@ class DenseMatrix:
         size = block.itemsize
         if block.strides[1] == size and block.strides[0] % size == 0 and block.strides[0] >= 0:
             stride = block.strides[0] // size
+            if block.flags.c_contiguous:
+                yield rows, _frozen(block.reshape(-1)), stride
+                return
             length = (block.shape[0] - 1) * stride + block.shape[1]
             flat = np.lib.stride_tricks.as_strided(block, (length,), (size,), writeable=False)
             yield rows, flat, stride

@@ -33,7 +33,8 @@ from lrpca.solvers.thresholds import AbsoluteThresholds, AdaptiveThresholds
 # The paper starts from an exact SVD: its published models need this many power steps to show their own counts.
 _POWER_STEPS = {"absolute": 3, "adaptive": 1}
 # How often rows and columns that were left behind are fitted anew at the end of a run.
-_RESCUES = 3
+_RESCUES = 5
+_RESCUE_EVERY = 25
 DEFAULT_MAX_ITER = 100
 
 
@@ -98,7 +99,9 @@ def solve(
             reason = "callback"
             break
         verdict = stopping.verdict(history, size, iteration.smallest_singular_value(L, R))
-        if verdict in ("tol", "noise_floor", "stalled") and adaptive and rescues < _RESCUES:
+        # Also now and then on the way: lost rows can keep a run from ever coming to rest.
+        due = verdict in ("tol", "noise_floor", "stalled") or (tol > 0 and k % _RESCUE_EVERY == 0)
+        if due and adaptive and rescues < _RESCUES:
             rescues += 1
             if rescue_lost(matrix, L, R, result, facts):
                 continue

@@ -17,6 +17,8 @@ from lrpca.solvers.start import Survey
 
 # Share of the statistical error below which a further change of X is noise.
 _NOISE_SHARE = 0.05
+# A change that stays below half of that error (ten times the share above) is no stall.
+_FLICKER = 10.0
 _PATIENCE = 12
 # Less kept than this share is no fit.
 _HARDLY_ANY = 0.01
@@ -73,7 +75,11 @@ class AdaptiveStopping:
             return "tol"
         if len(history) > 1 and self._thresholds.settled and change <= self._noise_floor(kept, size):
             return "noise_floor"
-        return "stalled" if stalled(history) else None
+        if not stalled(history):
+            return None
+        # Entries that flicker around the cutoff keep X moving, but well within what the noise leaves open.
+        flickers = self._thresholds.settled and change <= _FLICKER * self._noise_floor(kept, size)
+        return "noise_floor" if flickers else "stalled"
 
     def _tolerance(self, size: float, weakest: float) -> float:
         """Return `tol`, less where a component is a thousand times weaker than X: a large offset must not hide it."""
