@@ -157,8 +157,8 @@ def test_missing_entries_cost_few_reads() -> None:
 def test_default_needs_few_reads(problem: Problem) -> None:
     d = decompose(problem.Y, RANK)
     assert d.n_reads <= 25
-    # Two passes of the start and two per power step come on top of the iterations, unless rows had to be refitted.
-    assert d.n_reads >= d.n_iter + 4
+    # One pass of the start and two for each of its two power steps come on top of the iterations, and refits.
+    assert d.n_reads >= d.n_iter + 5
 
 
 def test_same_seed_same_bits_and_other_seeds_the_same_answer(problem: Problem) -> None:
@@ -225,7 +225,7 @@ def test_equal_weights_change_nothing(problem: Problem) -> None:
 def test_options(problem: Problem) -> None:
     few = decompose(problem.Y, RANK, tol=0, max_iter=2, options={"power_steps": 0})
     many = decompose(problem.Y, RANK, tol=0, max_iter=2, options={"power_steps": 4})
-    assert (few.n_reads, many.n_reads) == (4, 12)
+    assert (few.n_reads, many.n_reads) == (4, 11)
     many = decompose(problem.Y, RANK, options={"power_steps": 4, "sample_size": 500})
     assert problem.error(many.low_rank) < 1e-6
 

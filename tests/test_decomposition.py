@@ -130,6 +130,7 @@ def test_threshold_is_the_line_between_noise_and_outliers() -> None:
     np.testing.assert_array_equal(d.outliers, sizes > d.outlier_threshold)
 
 
+@pytest.mark.filterwarnings("ignore::lrpca.DiagnosisWarning")
 @pytest.mark.parametrize(("dtype", "expected"), [(np.uint8, np.float32), (np.int64, np.float64), ("c8", np.complex64)])
 def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
     rng = np.random.default_rng(0)

@@ -59,7 +59,7 @@ def test_map_keeps_order_and_passes_errors_on() -> None:
 
 
 def test_small_work_stays_in_the_calling_thread() -> None:
-    seen = Threads().map(lambda _: threading.get_ident(), range(10), small=True)
+    seen = Threads().map(lambda _: threading.get_ident(), range(10), work=1.0)
     assert set(seen) == {threading.get_ident()}
 
 

@@ -6,9 +6,14 @@ The work is cut into a fixed partition first: the number of threads changes the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+# Multiply-adds below which other threads are left alone, and below which each gets its share in one go.
+_LITTLE = 1 << 18
+_MODEST = 1 << 28
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,14 +32,22 @@ class Threads:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, small: bool = False) -> list[Result]:
-        """Return ``[function(item) for item in items]``, computed by all threads unless the work is small."""
-        count = thread_count()
-        if small or count == 1 or len(items) == 1:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, work: float = math.inf) -> list[Result]:
+        """Return ``[function(item) for item in items]``, computed by all threads.
+
+        `work` is the number of multiply-adds in all: little of it is not worth waking others, and a modest amount is
+        dealt out once, since handing over every item by itself would cost as much as the item.
+        """
+        count = min(thread_count(), len(items))
+        if work < _LITTLE or count == 1:
             return [function(item) for item in items]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(count, thread_name_prefix="lrpca")
-        return list(self._pool.map(function, items))
+            self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="lrpca")
+        if work >= _MODEST:
+            return list(self._pool.map(function, items))
+        hands = [items[first::count] for first in range(count)]
+        dealt = list(self._pool.map(lambda hand: [function(item) for item in hand], hands))
+        return [dealt[k % count][k // count] for k in range(len(items))]
 
     def close(self) -> None:
         """End the threads; the next `map` makes new ones."""

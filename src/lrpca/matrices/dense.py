@@ -14,8 +14,6 @@ from lrpca.threads import Threads
 
 # A rectangle that cannot be read in place (odd strides) is copied in pieces of about this many entries.
 _PIECE = 1 << 17
-# Below this many multiply-adds a pass is not worth waking other threads.
-_SMALL = 1 << 18
 
 
 class DenseMatrix:
@@ -180,8 +178,7 @@ class DenseMatrix:
             return CA, BtC, row_kept, column_kept, row_grams, column_grams, norms
 
         parts = partition((n1, n2), max(rank, ka, kb), by_rows=self._by_rows())
-        small = n1 * n2 * (rank + ka + kb + 2 * pairs + 1) < _SMALL
-        results = self._threads.map(work, parts, small=small)
+        results = self._threads.map(work, parts, work=n1 * n2 * (rank + ka + kb + 2 * pairs + 1.0))
         return _gather(parts, results, (n1, n2), rank if grams else None, energy)
 
     def _by_rows(self) -> bool:

@@ -31,7 +31,9 @@ from lrpca.solvers.stopping import AbsoluteStopping, AdaptiveStopping
 from lrpca.solvers.thresholds import AbsoluteThresholds, AdaptiveThresholds
 
 # The paper starts from an exact SVD: its published models need this many power steps to show their own counts.
-_POWER_STEPS = {"absolute": 3, "adaptive": 1}
+_ABSOLUTE_POWER_STEPS = 3
+# Where reading is expensive the adaptive iteration makes up for a rougher start; small matrices afford a better one.
+_POWER_STEPS, _SMALL_POWER_STEPS, _SMALL = 1, 2, 1 << 22
 # How often rows and columns that were left behind are fitted anew at the end of a run.
 _RESCUES = 5
 _RESCUE_EVERY = 25
@@ -68,7 +70,7 @@ def solve(
     adaptive = schedule.kind == "adaptive"
     thresholds = (AdaptiveThresholds if adaptive else AbsoluteThresholds)(schedule, sample, matrix)
     if start is None:
-        steps = _POWER_STEPS[schedule.kind] if power_steps is None else power_steps
+        steps = _default_power_steps(schedule, matrix) if power_steps is None else power_steps
         L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=row_weight)
     else:
         (L, R), facts = completed(*start, rng), survey(matrix)
@@ -109,6 +111,12 @@ def solve(
             reason = verdict
             break
     return Outcome(L, R, history, reason, facts, result)
+
+
+def _default_power_steps(schedule: Schedule, matrix: DenseMatrix) -> int:
+    if schedule.kind == "absolute":
+        return _ABSOLUTE_POWER_STEPS
+    return _SMALL_POWER_STEPS if matrix.shape[0] * matrix.shape[1] < _SMALL else _POWER_STEPS
 
 
 def _wants_grams(schedule: Schedule, last: Pass | None, facts: Survey, rank: int) -> bool:

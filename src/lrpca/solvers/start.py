@@ -50,25 +50,32 @@ def spectral_start(
     rng: np.random.Generator,
     weight: Any = None,  # (n1,)
 ) -> tuple[Any, Any, Survey]:
-    """Return L = U Σ^½, R = V Σ^½ of SVD_r(clip(Y) / p), and the survey; reads Y 2 + 2 `power_steps` times."""
+    """Return L = U Σ^½, R = V Σ^½ of SVD_r(clip(Y) / p), and the survey.
+
+    Reads Y 1 + 2 `power_steps` times (twice without power steps): the last product with Y is also the projection.
+    """
     n1, n2 = matrix.shape
     width = min(rank + _OVERSAMPLING, n1, n2)
-    root = np.ones(n1) if weight is None else np.sqrt(weight)
+    root = np.ones((n1, 1)) if weight is None else np.sqrt(weight)[:, None]
     level = everything(clip)
-    test = rng.standard_normal((n2, width))
-    first = _multiply(matrix, test, None, level, energy=True)
-    survey = checked_survey(matrix, first)
-    Q = orthonormal(first.CA * root[:, None])
+    first = _multiply(matrix, rng.standard_normal((n2, width)), None, level, energy=True)
+    facts = checked_survey(matrix, first)
+    Z = root * first.CA
     for _ in range(power_steps):
-        P = orthonormal(_multiply(matrix, None, Q.conj() * root[:, None], level).CtB)
-        Q = orthonormal(_multiply(matrix, P.conj(), None, level).CA * root[:, None])
-    # Q^H W^½ Y, transposed; its small SVD is that of the projected data.
-    B = _multiply(matrix, None, Q.conj() * root[:, None], level).CtB
-    V, values, Ut = thin_svd(B)
-    scale = np.sqrt(values[:rank] / survey.observed)
+        P = orthonormal(_multiply(matrix, None, root * orthonormal(Z).conj(), level).CtB)
+        Z = root * _multiply(matrix, P.conj(), None, level).CA
+    if power_steps:
+        # W^½ Y is close to W^½ Y P̄ Pᵀ = Z Pᵀ.
+        U, values, Vh = thin_svd(Z)
+        V = P @ Vh.T
+    else:
+        Q = orthonormal(Z)
+        V, values, Uh = thin_svd(_multiply(matrix, None, root * Q.conj(), level).CtB)
+        U = Q @ Uh.T
+    scale = np.sqrt(values[:rank] / facts.observed)
     with np.errstate(divide="ignore", invalid="ignore"):
-        L = np.where(root[:, None] > 0, (Q @ Ut.T[:, :rank]) / root[:, None], 0.0)
-    return L * scale, V[:, :rank] * scale, survey
+        L = np.where(root > 0, U[:, :rank] / root, 0.0)
+    return L * scale, V[:, :rank] * scale, facts
 
 
 def completed(
