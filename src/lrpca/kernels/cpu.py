@@ -34,7 +34,9 @@ _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Helpers are inlined by force: a copy of its own would be optimised, and so rounded, another way in the process that
 # compiles than in those that load from the cache.
 _INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, cache=True, **_INLINED)
+# Only the outer function is cached on disk: processes that start together write its index once each, not that of every
+# helper, which numba does not lock.
+_jit = numba.njit(nogil=True, **_INLINED)
 
 
 @intrinsic
@@ -483,7 +485,7 @@ def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
                     row[j] = np.nan
 
 
-@_jit
+@numba.njit(nogil=True, cache=True, **_INLINED)
 def rectangle_pass(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
