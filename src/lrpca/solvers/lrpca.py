@@ -34,7 +34,7 @@ from lrpca.solvers.thresholds import AbsoluteThresholds, AdaptiveThresholds
 _ABSOLUTE_POWER_STEPS = 3
 # Where reading is expensive the adaptive iteration makes up for a rougher start; small matrices afford a better one.
 _POWER_STEPS, _SMALL_POWER_STEPS, _SMALL = 1, 2, 1 << 22
-# How often rows and columns that were left behind are fitted anew at the end of a run.
+# How often lost rows and columns are fitted anew at most, and after how many passes that is tried unasked.
 _RESCUES = 5
 _RESCUE_EVERY = 25
 DEFAULT_MAX_ITER = 100
