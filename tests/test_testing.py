@@ -1,4 +1,4 @@
-"""Planted problems are what they say."""
+"""Planted problems and the grid are what they say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.testing import Problem, planted
+from lrpca.testing import Case, Problem, grid, planted, recovered, wrong
 
 
 def test_reachable_from_the_package() -> None:
@@ -96,3 +96,170 @@ def test_frozen() -> None:
     assert isinstance(problem, Problem)
     with pytest.raises(AttributeError):
         problem.rank = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("placement", "axis"), [("rows", 1), ("columns", 0)])
+@pytest.mark.parametrize(("share", "density"), [(0.12, 0.6), (0.3, 0.6), (0.75, 0.75)])
+def test_gathered_outliers(placement: str, axis: int, share: float, density: float) -> None:
+    problem = planted((80, 100), outlier_fraction=share, placement=placement, random_state=3)
+    counts = np.sum(problem.S != 0, axis=axis) / problem.S.shape[axis]
+    hit = counts[counts > 0]
+    assert np.mean(problem.S != 0) == pytest.approx(share, rel=0.03)
+    np.testing.assert_allclose(hit, density, atol=0.02)
+    assert len(hit) == pytest.approx(share / density * len(counts), abs=1)
+    if share < density:
+        # Which ones is drawn, not the first.
+        assert np.flatnonzero(counts)[-1] >= len(hit)
+
+
+def test_no_outliers_in_no_rows() -> None:
+    assert not planted((20, 30), outlier_fraction=0.0, placement="rows").S.any()
+    assert not planted((20, 30), outlier_fraction=0.0, placement="blocks").S.any()
+
+
+def test_moving_blocks() -> None:
+    problem = planted((60, 120), outlier_fraction=0.2, outlier_size=3, placement="blocks", one_sided=True)
+    assert problem.S.min() >= 0
+    hit = problem.S > 0
+    np.testing.assert_array_equal(hit.sum(axis=1), 24)
+    for row in hit:
+        # One stretch on a ring has one beginning.
+        assert np.sum(row & ~np.roll(row, 1)) == 1
+    starts = [int(np.flatnonzero(row & ~np.roll(row, 1))[0]) for row in hit]
+    assert set((np.diff(starts)) % 120) == {2}
+    # An object stays over a pixel for a dozen frames, not for ever.
+    assert hit.sum(axis=0).max() < 0.5 * len(hit)
+
+
+@pytest.mark.parametrize("one_sided", (False, True))
+def test_constant_outliers(one_sided: bool) -> None:
+    problem = planted((100, 90), outlier_fraction=0.2, outlier_size=3, law="constant", one_sided=one_sided)
+    sizes = problem.S[problem.S != 0] / np.abs(problem.X).mean()
+    assert len(sizes) == int(0.2 * 9000)
+    np.testing.assert_allclose(np.abs(sizes), 3, rtol=1e-12)
+    assert np.mean(sizes > 0) == (1 if one_sided else pytest.approx(0.5, abs=0.05))
+
+
+def test_constant_complex_outliers_have_any_phase() -> None:
+    problem = planted((60, 60), law="constant", outlier_size=2, dtype=complex)
+    outliers = problem.S[problem.S != 0]
+    np.testing.assert_allclose(np.abs(outliers), np.abs(outliers[0]))
+    assert np.abs(np.mean(outliers / np.abs(outliers))) < 0.2
+
+
+@pytest.mark.parametrize("scale", (None, 30.0))
+def test_offset_is_one_of_the_components(scale: float | None) -> None:
+    problem = planted((80, 60), rank=4, offset=5.0, outlier_fraction=0.1, outlier_size=2, scale=scale)
+    assert np.linalg.matrix_rank(problem.X) == problem.rank == 4
+    plain = problem.X - problem.X.mean()
+    typical = np.abs(plain).mean()
+    assert problem.X.mean() == pytest.approx(5 * typical, rel=0.1)
+    # Outliers are in units of the signal, not of the offset.
+    assert np.abs(problem.S).max() == pytest.approx(2 * typical, rel=0.1)
+    if scale is not None:
+        assert typical == pytest.approx(scale, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"placement": "row"}, "placement='row' is unknown; use one of uniform, rows, columns, blocks"),
+        ({"law": "normal"}, "law='normal' is unknown; use one of uniform, constant"),
+        ({"outlier_fraction": 1.5}, "outlier_fraction=1.5 is not between 0 and 1; e.g."),
+        ({"missing": -0.1}, "missing=-0.1 is not between 0 and 1; e.g."),
+        ({"rank": 0}, r"rank=0 is not between 1 and min\(shape\)=20; "),
+        ({"rank": 21}, r"rank=21 is not between 1 and min\(shape\)=20; "),
+        ({"rank": 1, "offset": 5.0}, "rank=1 is not between 2 and .*; an offset counts as one"),
+        ({"noise": -0.1}, "noise=-0.1 is below 0; "),
+        ({"condition": 0.5}, "condition=0.5 is below 1; "),
+        ({"outlier_size": np.nan}, "outlier_size=nan is below 0; "),
+        ({"scale": 0.0}, "scale=0.0 is not positive; "),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        planted((20, 20), **{"rank": 2, **arguments})
+
+
+# ------------------------------------------------------------------------------------------ the oracle
+
+
+@pytest.mark.parametrize("dtype", (float, complex))
+@pytest.mark.parametrize("shape", [(30, 25), (12, 60)])
+def test_oracle_error_against_dense_projections(dtype: Any, shape: tuple[int, int]) -> None:
+    problem = planted(
+        shape, rank=3, outlier_fraction=0.2, missing=0.3, noise=0.1, condition=20, dtype=dtype, random_state=5
+    )
+    U, _, Vh = np.linalg.svd(problem.X)
+    P, Q = U[:, :3] @ U[:, :3].conj().T, Vh[:3].conj().T @ Vh[:3]
+    clean = problem.observed & (problem.S == 0)
+    noise = np.zeros(shape, dtype)
+    noise[clean] = problem.Y[clean] - problem.X[clean]
+    tangent = P @ noise + noise @ Q - P @ noise @ Q
+    expected = np.linalg.norm(tangent) / np.mean(clean) / np.linalg.norm(problem.X)
+    assert problem.oracle_error == pytest.approx(expected, rel=1e-9)
+    # σ √(r (n1 + n2 - r) / p) / ‖X‖ is what one expects of it.
+    sigma = 0.1 * np.abs(problem.X).mean()
+    typical = sigma * np.sqrt(3 * (sum(shape) - 3) / np.mean(clean)) / np.linalg.norm(problem.X)
+    assert problem.oracle_error == pytest.approx(typical, rel=0.25)
+
+
+def test_oracle_knows_all_without_noise() -> None:
+    assert planted((30, 20), rank=2, outlier_fraction=0.3, missing=0.2).oracle_error < 1e-14
+    assert planted((30, 20), rank=2, outlier_fraction=1.0, noise=0.1).oracle_error == np.inf
+
+
+def test_rules_of_recovery() -> None:
+    exact = planted((30, 20), rank=2)
+    assert recovered(exact, 9e-6) and not recovered(exact, 1.1e-5)
+    assert not wrong(exact, 1e-3) and wrong(exact, 1.1e-3)
+    noisy = planted((30, 20), rank=2, noise=0.1)
+    oracle = noisy.oracle_error
+    assert 1e-3 < oracle < 0.5
+    assert recovered(noisy, 1.59 * oracle) and not recovered(noisy, 1.61 * oracle)
+    assert not wrong(noisy, 4.9 * oracle) and wrong(noisy, 5.1 * oracle)
+    for problem in (exact, noisy):
+        assert wrong(problem, np.nan) and not recovered(problem, np.nan)
+
+
+# ------------------------------------------------------------------------------------------ the grid
+
+
+def test_names_of_the_grid_are_unique() -> None:
+    names = [case.name for case in grid()]
+    assert len(names) == len(set(names)) > 60
+    assert all(names)
+
+
+def test_the_grid_covers_what_it_should() -> None:
+    cases = grid()
+    seen = [case.arguments for case in cases]
+    for key, values in {
+        "outlier_fraction": (0, 0.6),
+        "outlier_size": (0.3, 1e4),
+        "condition": (10, 1000),
+        "rank": (1, 40),
+        "noise": (0.001, 0.1),
+        "missing": (0.2, 0.8),
+        "scale": (1e-8, 1e5),
+        "offset": (5, 5),
+    }.items():
+        drawn = [arguments[key] for arguments in seen if key in arguments]
+        assert (min(drawn), max(drawn)) == values, key
+    assert {arguments["shape"] for arguments in seen} >= {(4000, 80), (80, 4000), (150, 150)}
+    assert {arguments.get("placement") for arguments in seen} >= {"rows", "columns", "blocks"}
+    for case in cases:
+        given, rank = case.rank, case.arguments["rank"]
+        assert (rank < given <= 2 * rank) if case.kind == "rank too large" else given == rank
+
+
+def test_cases_are_seeded() -> None:
+    case = next(case for case in grid() if case.arguments["shape"] == (150, 150))
+    first, again, other = case.problem(), case.problem(0), case.problem(repeat=1)
+    np.testing.assert_array_equal(first.Y, again.Y)
+    assert not np.allclose(first.Y, other.Y)
+    assert first.rank == case.arguments["rank"]
+    # Cases of equal size do not share their numbers.
+    twin = Case(case.kind, case.name + ", again", case.arguments, case.rank)
+    assert not np.allclose(first.Y, twin.problem().Y)
+    assert case in {case}
