@@ -202,3 +202,168 @@ def test_normal_form_of_an_over_specified_rank_and_of_zero() -> None:
     assert values[1] < 1e-12 * values[0]
     left, right, values = iteration.normal_form(np.zeros((5, 2)), np.zeros((4, 2)))
     assert not left.any() and not right.any() and not values.any()
+
+
+# ------------------------------------------------------------------------------------------ retraction
+
+SOME_ZERO = np.where(np.arange(N1) % 4 == 2, 0.0, WEIGHT)
+
+
+def truncated(M: Any, rank: int, weight: Any = None) -> Any:
+    """Return the best approximation of rank r in the weighted rows; rows of weight 0 follow the row space."""
+    root = np.ones(len(M)) if weight is None else np.sqrt(weight)
+    V = np.linalg.svd(root[:, None] * M, full_matrices=False)[2][:rank]
+    return M @ V.conj().T @ V
+
+
+def product(new: iteration.Retracted) -> Any:
+    return (new.U * new.values) @ new.V.T
+
+
+def step(size: float, *, is_complex: bool) -> tuple[Any, Any]:
+    return tuple(size * draw(n, RANK, seed=n, is_complex=is_complex) for n in (N1, N2))
+
+
+@pytest.mark.parametrize("weight", (None, WEIGHT, SOME_ZERO), ids=["plain", "weighted", "some rows of weight 0"])
+@pytest.mark.parametrize("size", (1e-6, 0.1, 3.0))
+def test_retraction_is_the_truncated_svd_of_the_tangent_step(factors: Any, weight: Any, size: float) -> None:
+    _, L, R = factors
+    dL, dR = step(size, is_complex=np.iscomplexobj(L))
+    moved = L @ R.T + dL @ R.T + L @ dR.T
+    new = iteration.retract(L, R, dL, dR, weight)
+    np.testing.assert_allclose(product(new), truncated(moved, RANK, weight), atol=1e-11 * np.abs(moved).max())
+    np.testing.assert_allclose(new.V.conj().T @ new.V, np.eye(RANK), atol=1e-12)
+    W = np.eye(N1) if weight is None else np.diag(weight)
+    np.testing.assert_allclose(new.U.conj().T @ W @ new.U, np.eye(RANK), atol=1e-11)
+    assert np.all(np.diff(new.values) <= 0)
+    root = np.sqrt(np.diag(W))[:, None]
+    np.testing.assert_allclose(new.values, np.linalg.svd(root * moved, compute_uv=False)[:RANK], rtol=1e-11)
+
+
+def test_retraction_leaves_the_second_order_term_out(factors: Any) -> None:
+    """ΔL ΔRᵀ is as large as the step where components are weak."""
+    _, L, R = factors
+    dL, dR = step(1.0, is_complex=np.iscomplexobj(L))
+    with_term = truncated((L + dL) @ (R + dR).T, RANK)
+    assert np.linalg.norm(product(iteration.retract(L, R, dL, dR)) - with_term) > 0.1 * np.linalg.norm(with_term)
+
+
+@pytest.mark.parametrize("size", (1e-3, 1e-9, 1e-13))
+@pytest.mark.parametrize("orthogonal", (False, True))
+def test_small_steps_keep_their_digits(factors: Any, size: float, orthogonal: bool) -> None:
+    """As a difference of two products, a step of 1e-13 would have two digits left."""
+    _, L, R = factors
+    if orthogonal:
+        L, R, _ = iteration.normal_form(L, R)
+    dL, dR = step(size, is_complex=np.iscomplexobj(L))
+    new = iteration.retract(L, R, dL, dR)
+    exact = np.linalg.norm(dL @ R.T + L @ dR.T)
+    # What is cut off is of second order.
+    assert new.moved(np.zeros(RANK, bool)) == pytest.approx(exact, rel=max(2 * size, 1e-2 if size < 1e-12 else 1e-5))
+    assert iteration.retract(L, R, 0 * dL, 0 * dR).moved(np.zeros(RANK, bool)) < 1e-14 * np.linalg.norm(L @ R.T)
+
+
+def test_small_steps_move_the_product_by_just_that(factors: Any) -> None:
+    """The new in a step of 1e-9 stands orthogonal to the old, to all digits."""
+    _, L, R = factors
+    L, R, _ = iteration.normal_form(L, R)
+    dL, dR = step(1e-9, is_complex=np.iscomplexobj(L))
+    new = iteration.retract(L, R, dL, dR)
+    np.testing.assert_allclose(new.U.conj().T @ new.U, np.eye(RANK), atol=1e-13)
+    np.testing.assert_allclose(product(new) - L @ R.T, dL @ R.T + L @ dR.T, atol=1e-13)
+
+
+def test_what_is_new_in_a_step_is_told_from_what_is_old() -> None:
+    """Of a large step within the old space and 1e-9 beside it, the latter keeps its digits too."""
+    L, R = (draw(n, RANK, seed=n, is_complex=False) for n in (N1, N2))
+    L[:, 2] = 0  # a component that is not there takes up what is new
+    dL, _ = step(1e-9, is_complex=False)
+    T = draw(RANK, RANK, seed=3, is_complex=False)
+    new = iteration.retract(L, R, L @ T + dL, 0 * R)
+    np.testing.assert_allclose(new.U.T @ new.U, np.eye(RANK), atol=1e-12)
+    assert new.values[2] < 1e-8
+    np.testing.assert_allclose(product(new), (L + L @ T + dL) @ R.T, atol=1e-14 * np.abs(L @ R.T).max() * N1)
+
+
+def test_moved_without_some_components(factors: Any) -> None:
+    _, L, R = factors
+    dL, dR = step(0.3, is_complex=np.iscomplexobj(L))
+    new = iteration.retract(L, R, dL, dR)
+    for absent in ([False] * 3, [False, False, True], [False, True, False], [True] * 3):
+        values = np.where(absent, 0, new.values)
+        after = (new.U * values) @ new.V.T
+        assert new.moved(np.array(absent)) == pytest.approx(np.linalg.norm(after - L @ R.T), rel=1e-11)
+
+
+def test_retraction_of_components_that_are_not_there() -> None:
+    """Weak and absent components take up what is new, and nothing breaks."""
+    L, R = (draw(n, RANK, seed=n, is_complex=False) for n in (N1, N2))
+    for weak in (1e-9, 0.0):
+        scale = np.array([1.0, 1.0, weak])
+        dL, dR = step(0.1, is_complex=False)
+        new = iteration.retract(L * scale, R * scale, dL, dR)
+        assert np.isfinite(new.U).all() and np.isfinite(new.V).all()
+        moved = (L * scale**2) @ R.T + dL @ (R * scale).T + (L * scale) @ dR.T
+        np.testing.assert_allclose(product(new), truncated(moved, RANK), atol=1e-11)
+
+
+# ------------------------------------------------------------------------------------------ small systems
+
+
+@pytest.mark.parametrize("weight", (None, WEIGHT), ids=["plain", "weighted"])
+def test_own_grams_of_the_present_components_only(factors: Any, weight: Any) -> None:
+    """The others take the common step, as long as the kept share tells."""
+    Y, L, R = factors
+    mask = np.random.default_rng(6).random((N1, N2)) < 0.7
+    result = run(Y, L, R, weight, mask=mask)
+    share = mask.mean()
+    common = [direction / share for direction in iteration.scaled_directions(L, R, result, weight)]
+    everyone = iteration.own_gram_directions(L, R, result, weight)
+    for got, want in zip(iteration.own_gram_directions(L, R, result, weight, RANK), everyone, strict=True):
+        np.testing.assert_array_equal(got, want)
+    for got, want in zip(iteration.own_gram_directions(L, R, result, weight, 0), common, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    m = 2
+    some = iteration.own_gram_directions(L, R, result, weight, m)
+    for got, want, own in zip(some, common, everyone, strict=True):
+        np.testing.assert_allclose(got[:, m:], want[:, m:], rtol=1e-12)
+        assert not np.allclose(got[:, :m], own[:, :m]) and not np.allclose(got[:, :m], want[:, :m])
+    # The first two as if they were all there are.
+    alone = iteration.own_gram_directions(
+        L[:, :m],
+        R[:, :m],
+        dense_pass(
+            Y - L[:, m:] @ R[:, m:].T,
+            L[:, :m],
+            R[:, :m],
+            everything(),
+            A=R[:, :m].conj(),
+            B=(L if weight is None else L * weight[:, None])[:, :m].conj(),
+            mask=mask,
+            grams=True,
+        ),
+        weight,
+    )
+    for got, want in zip(some, alone, strict=True):
+        np.testing.assert_allclose(got[:, :m], want, rtol=1e-9)
+
+
+@pytest.mark.parametrize("is_complex", (False, True), ids=["real", "complex"])
+@pytest.mark.parametrize("weak", (1.0, 1e-4, 1e-9))
+def test_systems_are_solved_whatever_the_scale_of_a_component(is_complex: bool, weak: float) -> None:
+    """A ridge in the units of the strong components would drown the weak ones."""
+    scale = np.array([1.0, 1.0, weak])
+    sides = draw(8, 3, seed=1, is_complex=is_complex)
+    M = draw(8, 20, 3, seed=2, is_complex=is_complex)
+    grams = np.einsum("nki,nkj->nij", M.conj(), M)
+    want = np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
+    got = iteration.solve_each(grams * np.outer(scale, scale), sides * scale)
+    np.testing.assert_allclose(got * scale, want, rtol=1e-8)
+
+
+def test_systems_without_equations_have_a_zero_solution() -> None:
+    grams = np.zeros((4, 2, 2))
+    grams[1] = np.eye(2)
+    got = iteration.solve_each(grams, np.array([[0.0, 0], [3, 4], [0, 0], [0, 0]]))
+    np.testing.assert_allclose(got, [[0, 0], [3, 4], [0, 0], [0, 0]], rtol=1e-9)
+    assert iteration.solve_each(np.zeros((0, 2, 2)), np.zeros((0, 2))).shape == (0, 2)

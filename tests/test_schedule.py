@@ -99,7 +99,7 @@ def test_no_scaling_without_a_base_or_where_adaptive() -> None:
         ({"steps": [0, -1]}, r"steps=.*not positive"),
         ({"kind": "adaptive", "thresholds": [1, 0]}, r"thresholds=.*contains 0"),
         ({"meta": 5}, r"meta=5 is not a dict"),
-        ({"quantile": None}, r"quantile=.*None"),
+        ({"decay": None}, r"decay=.*None"),
         ({"thresholds": None}, r"thresholds=None.*e\.g\."),
         ({"thresholds": [0.1]}, r"length 1, 2.*at least 2"),
         ({"steps": [0, 1, 1]}, r"length 2, 3.*same length"),
@@ -114,8 +114,8 @@ def test_no_scaling_without_a_base_or_where_adaptive() -> None:
         ({"shape": (10,)}, r"shape=\(10,\).*pair"),
         ({"shape": (0, 10)}, r"shape=\(0, 10\).*positive"),
         ({"rank": 0}, r"rank=0"),
-        ({"quantile": 1.5}, r"quantile=1\.5.*between 0 and 1"),
-        ({"first_quantile": 0}, r"first_quantile=0.*between 0 and 1"),
+        ({"decay": 1.5}, r"decay=1\.5.*between 0 and 1"),
+        ({"decay": 0}, r"decay=0.*between 0 and 1"),
         ({"decay": math.nan}, r"decay=.*nan"),
     ],
 )
@@ -136,6 +136,7 @@ positive = st.floats(1e-9, 1e6)
     influence=st.sampled_from(("soft", "hard", "redescending")),
     update=st.sampled_from(("scaled", "tangent", "own_gram")),
     cutoff=st.none() | st.floats(1, 10),
+    decay=st.floats(0.01, 0.99),
     base=st.none() | st.tuples(st.integers(1, 9999), st.integers(1, 9999), st.integers(1, 99)),
 )
 def test_round_trip_to_the_last_bit(tmp_path_factory: Any, numbers: Any, base: Any, **fields: Any) -> None:
@@ -208,7 +209,8 @@ def test_absent_file_lists_the_shipped_models(tmp_path: Path) -> None:
         ({**BASE, "tail": 5}, "tail=5"),
         ({**BASE, "cutoff": "wide"}, "cutoff=.*wide"),
         ({**BASE, "decay": [1]}, "decay=.*1"),
-        ({**BASE, "quantile": None}, "quantile=.*None"),
+        ({**BASE, "decay": None}, "decay=.*None"),
+        ({**BASE, "quantile": 0.3}, "unknown fields.*quantile.*known fields.*decay"),
     ],
 )
 def test_broken_and_foreign_files(tmp_path: Path, content: Any, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,11 @@ _PLANNED = (
     "sampled",
     "auto",
 )
-# Options of method="lrpca" and their least values.
-_OPTIONS = {"power_steps": 0, "sample_size": 100}
+_MAX_ITER = 300
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
 # Relative change of X at which the default stops: where float32 rounding begins to show, a hundred times lower else.
-_ADAPTIVE_TOL = {"single": 5e-7, "double": 1e-8}
+_ADAPTIVE_TOL = {"single": 1e-6, "double": 1e-8}
 
 
 def decompose(
@@ -70,10 +70,10 @@ def decompose(
         The numbers that steer the iteration: a `Schedule`, the name of a shipped one, or the path of a JSON file. The
         default adapts to scale, shape, noise and outlier fraction by itself.
     tol : float, optional
-        Adaptive schedules stop when ``‖X_k - X_{k-1}‖ / ‖X_k‖ <= tol`` (5e-7 for single precision, 1e-8 else), absolute
+        Adaptive schedules stop when ``‖X_k - X_{k-1}‖ / ‖X_k‖ <= tol`` (1e-6 for single precision, 1e-8 else), absolute
         ones when ``‖Y - X - S‖ / ‖Y‖ < tol`` (1e-4). 0 runs to `max_iter`.
     max_iter : int, optional
-        Most iterations; 100 unless given.
+        Most iterations; 300 unless given.
     random_state : int or numpy Generator, optional
         Seed of the test matrix and of the sampled entries; 0 unless given, so the result is reproducible.
     callback : callable, optional
@@ -86,7 +86,8 @@ def decompose(
         Weights of the rows, not negative: a row of weight 2 counts like two equal rows.
     options : dict, optional
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
-        the entries that thresholds are read from (up to 60 000 entries are all taken).
+        the entries that thresholds are read from (up to 60 000 entries are all taken), ``without`` some rules of the
+        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`).
 
     Returns
     -------
@@ -97,7 +98,8 @@ def decompose(
     ConvergenceWarning
         The iteration stopped short of its tolerance; `Decomposition.reason` says why.
     DiagnosisWarning
-        The result looks odd: no outliers at all, nothing but outliers, rows or columns without influence.
+        The result looks odd: no outliers at all, nothing but outliers, rows or columns without influence, structure
+        left in the residual, mostly zeros.
 
     References
     ----------
@@ -115,7 +117,9 @@ def decompose(
     from lrpca.matrices.accept import accept
     from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
     from lrpca.results import assemble
-    from lrpca.solvers.lrpca import DEFAULT_MAX_ITER, solve
+    from lrpca.solvers.adaptive import solve_adaptive
+    from lrpca.solvers.lrpca import solve_absolute
+    from lrpca.solvers.rules import RULES
 
     _check_method(method)
     if callback is not None and not callable(callback):
@@ -126,25 +130,25 @@ def decompose(
     weight = _check_weight(row_weight, matrix.shape[0])
     chosen = _resolve_schedule(schedule).scaled_to(matrix.shape, r)
     tolerance = _check_tol(tol, chosen, matrix.arithmetic)
-    limit = _check_max_iter(max_iter, DEFAULT_MAX_ITER)
+    limit = _check_max_iter(max_iter, _MAX_ITER)
     rng = _generator(random_state)
-    sample = draw_sample(matrix, rng, size=known.get("sample_size", SAMPLE_SIZE), row_weight=weight)
+    sample = draw_sample(matrix, rng, size=known.sample_size or SAMPLE_SIZE, row_weight=weight)
     matrix.fit_range_to(sample.values)
     factors = _check_start(start, matrix.shape, r, complex_data=matrix.stored.kind == "c")
+    common: dict[str, Any] = {
+        "tol": tolerance,
+        "max_iter": limit,
+        "rng": rng,
+        "callback": callback,
+        "start": factors,
+        "row_weight": weight,
+        "power_steps": known.power_steps,
+    }
     try:
-        outcome = solve(
-            matrix,
-            r,
-            chosen,
-            sample,
-            tol=tolerance,
-            max_iter=limit,
-            rng=rng,
-            callback=callback,
-            start=factors,
-            row_weight=weight,
-            power_steps=known.get("power_steps"),
-        )
+        if chosen.kind == "absolute":
+            outcome = solve_absolute(matrix, r, chosen, **common)
+        else:
+            outcome = solve_adaptive(matrix, r, chosen, sample, rules=frozenset(RULES) - known.without, **common)
     finally:
         matrix.close()
     result = assemble(matrix, outcome, sample, method)
@@ -160,18 +164,47 @@ def _check_method(method: str) -> None:
     raise ValueError(f"method={method!r} is unknown; use one of {', '.join(METHODS)}")
 
 
-def _check_options(options: dict[str, Any] | None) -> dict[str, int]:
-    known: dict[str, int] = {}
+@dataclass(frozen=True)
+class _Options:
+    """Options of method="lrpca"."""
+
+    power_steps: int | None = None
+    sample_size: int | None = None
+    without: frozenset[str] = frozenset()
+
+
+# The numbers among them, and their least values.
+_LEAST = {"power_steps": 0, "sample_size": 100}
+
+
+def _check_options(options: dict[str, Any] | None) -> _Options:
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options={options!r} is not a dict; pass e.g. {{'power_steps': 2}}")
+    known: dict[str, Any] = {}
     for name, value in (options or {}).items():
-        if name not in _OPTIONS:
-            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; use {', '.join(_OPTIONS)}")
-        least = _OPTIONS[name]
-        if not _is_integer(value) or value < least:
+        if name == "without":
+            known[name] = _check_rules(value)
+        elif name not in _LEAST:
+            names = ", ".join([*_LEAST, "without"])
+            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; use {names}")
+        elif not _is_integer(value) or value < _LEAST[name]:
+            least = _LEAST[name]
             raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
-        known[name] = int(value)
-    return known
+        else:
+            known[name] = int(value)
+    return _Options(**known)
+
+
+def _check_rules(names: Any) -> frozenset[str]:
+    from lrpca.solvers.rules import RULES
+
+    chosen = [names] if isinstance(names, str) else names
+    if not isinstance(chosen, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in chosen):
+        raise ValueError(f"options['without']={names!r} is not a list of names; use some of {', '.join(RULES)}")
+    for name in chosen:
+        if name not in RULES:
+            raise ValueError(f"options['without']={name!r} is no rule of the default; use some of {', '.join(RULES)}")
+    return frozenset(chosen)
 
 
 def _is_integer(value: Any) -> bool:
@@ -269,7 +302,8 @@ def _check_start(start: Any, shape: tuple[int, int], rank: int, *, complex_data:
 _ADVICE = {
     "max_iter": "raise max_iter, or check the rank",
     "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
-    "stalled": "the rank may be too small, or more than half of some rows may be outliers; try a larger rank",
+    "stalled": "X does not come to rest, or what it leaves does not look like noise and outliers; the rank may be too "
+    "small, or half of some rows outliers: try a larger rank",
     "runaway": "the thresholds shrank faster than the error, so S took in everything; use the default schedule, or one "
     "made for this scale, rank and outlier fraction",
 }
@@ -282,7 +316,9 @@ def _warn(result: Decomposition, tolerance: float, schedule: Schedule, max_iter:
         last = result.history[-1] if result.history else None
         measure = "residual" if schedule.kind == "absolute" else "change"
         reached = getattr(last, measure, None)
-        detail = "" if reached is None else f" ({measure} {reached:.1e}, asked for {tolerance:.1e})"
+        # A run in doubt may well have come to rest.
+        named = reached is not None and reason != "stalled"
+        detail = f" ({measure} {reached:.1e}, asked for {tolerance:.1e})" if named else ""
         warnings.warn(
             f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}",
             ConvergenceWarning,

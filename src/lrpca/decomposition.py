@@ -72,6 +72,8 @@ class Diagnosis:
     rows_without_influence, columns_without_influence : ndarray of int
         Rows and columns whose entries are all missing, or were all rejected: their part of the low-rank matrix rests
         on nothing.
+    components : int
+        How many components stand out of what noise alone would make; the others of the `rank` asked for are zero.
     messages : list of str
         What looks odd, with advice.
     """
@@ -80,6 +82,7 @@ class Diagnosis:
     kept_by_column: Any  # (n2,)
     rows_without_influence: Any
     columns_without_influence: Any
+    components: int
     messages: list[str]
 
 
@@ -223,6 +226,7 @@ class Decomposition:
             "n_reads": self.n_reads,
             "method": self.method,
             "history": [asdict(record) for record in self.history],
+            "components": self.diagnosis.components,
             "messages": self.diagnosis.messages,
         }
         arrays = {name: getattr(self.diagnosis, name) for name in _DIAGNOSIS_ARRAYS}
@@ -265,7 +269,11 @@ class Decomposition:
                 raise ValueError(f"format {facts.get('format')!r}")
             if facts.get("version") != _VERSION:
                 raise _VersionError(facts.get("version"))
-            diagnosis = Diagnosis(**{name: arrays[name] for name in _DIAGNOSIS_ARRAYS}, messages=facts["messages"])
+            diagnosis = Diagnosis(
+                **{name: arrays[name] for name in _DIAGNOSIS_ARRAYS},
+                components=facts["components"],
+                messages=facts["messages"],
+            )
             result = cls(
                 arrays["L"],
                 arrays["R"],

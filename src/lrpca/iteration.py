@@ -6,6 +6,7 @@ the row weights W (the identity unless given). Everything here is float64 or com
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from lrpca.kernels.reference import Pass
 _NEGLIGIBLE = 1e-13
 # A direction this much shorter than the longest is rounding.
 _ABSENT = 1e-14
+# Columns whose cosines are below this are orthogonal.
+_ORTHOGONAL = 1e-11
 # Weight of the common Gram in a row's or column's own one: enough to solve for rows that lost all their entries.
 _OWN_GRAM_DAMPING = 1e-3
 
@@ -54,16 +57,22 @@ def own_gram_directions(
     R: Any,  # (n2, r)
     result: Pass,
     weight: Any = None,  # (n1,)
+    present: int | None = None,
 ) -> tuple[Any, Any]:
     """Return the directions with each row and column solved by the Gram of its own kept entries.
 
     ``ΔL_i = (Σ_{kept j} R̄_j R_jᵀ + δ k p R^H R)⁻¹ (C R̄)_i``: a row that lost many entries takes a longer
-    step, where one common step would leave it behind for ever.
+    step, where one common step would leave it behind for ever. Only the first `present` components (all if None) are
+    solved so; the others are too weak to be told from noise, and a row of few entries would be fitted to that.
     """
-    share = kept_share(result) * _OWN_GRAM_DAMPING
-    rows = result.row_grams + share * gram(R).conj()
-    columns = result.column_grams + share * gram(L, weight).conj()
-    return solve_each(rows, result.CA), solve_each(columns, result.CtB)
+    share = kept_share(result)
+    dL, dR = (direction / max(share, _NEGLIGIBLE) for direction in scaled_directions(L, R, result, weight))
+    m = L.shape[1] if present is None else present
+    damping = share * _OWN_GRAM_DAMPING
+    rows = result.row_grams[:, :m, :m] + damping * gram(R[:, :m]).conj()
+    columns = result.column_grams[:, :m, :m] + damping * gram(L[:, :m], weight).conj()
+    dL[:, :m], dR[:, :m] = solve_each(rows, result.CA[:, :m]), solve_each(columns, result.CtB[:, :m])
+    return dL, dR
 
 
 def kept_share(result: Pass) -> float:
@@ -86,6 +95,80 @@ def without_double_counting(
     return dL - 0.5 * _project(L, dL, weight), dR - 0.5 * _project(R, dR, None)
 
 
+@dataclass(frozen=True)
+class Retracted:
+    """The best matrix of the same rank after a step."""
+
+    U: Any  # (n1, r) left singular vectors
+    values: Any  # (r,) singular values
+    V: Any  # (n2, r) right singular vectors
+    # The same in the coordinates of the bases of L, ΔL, R and ΔR, and X before the step.
+    core_U: Any  # (2r, r)
+    core_Vt: Any  # (r, 2r)
+    before: Any  # (2r, 2r)
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L = U Σ^½ and R = V Σ^½."""
+        root = np.sqrt(self.values)
+        return self.U * root, self.V * root
+
+    def moved(
+        self,
+        absent: Any,  # (r,) bool
+    ) -> float:
+        """Return how far X moves in this step if some components are left out of it."""
+        values = np.where(absent, 0.0, self.values)
+        return float(np.linalg.norm((self.core_U * values) @ self.core_Vt - self.before))
+
+
+def retract(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+    weight: Any = None,  # (n1,)
+) -> Retracted:
+    """Return the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``.
+
+    ``(L + ΔL)(R + ΔR)ᵀ`` has one term more, ΔL ΔRᵀ, which is huge along components that are hardly there. What is new
+    in ΔL is split off before it is orthonormalised, so that steps of 1e-9 keep their digits.
+
+    With weights, U is orthonormal and the approximation best in the weighted rows (U of weight 0 follows from V).
+    """
+    root = None if weight is None else np.sqrt(weight)[:, None]
+    left, d_left = (L, dL) if root is None else (root * L, root * dL)
+    r = L.shape[1]
+    U, Q_U, old_L, along_L, new_L = _split(left, d_left)
+    V, Q_V, old_R, along_R, new_R = _split(R, dR)
+    before = np.zeros((2 * r, 2 * r), np.result_type(old_L, old_R))
+    before[:r, :r] = old_L @ old_R.T
+    after = before.copy()
+    after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
+    after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
+    P, values, Zh = _svd(after)
+    V_new = np.concatenate([V, Q_V], axis=1) @ Zh[:r].T
+    if root is None:
+        U_new = np.concatenate([U, Q_U], axis=1) @ P[:, :r]
+    else:
+        inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
+        U_new = ((L + dL) @ (R.T @ V_new.conj()) + L @ (dR.T @ V_new.conj())) * inverse
+    return Retracted(U_new, values[:r], V_new, P[:, :r], Zh[:r], before)
+
+
+def _split(
+    M: Any,  # (n, r)
+    dM: Any,  # (n, r)
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return orthonormal bases Q of M and P of what is new in ΔM, and M = Q a, ΔM = Q b + P c as (Q, P, a, b, c)."""
+    Q = _normalised(M)
+    along = Q.conj().T @ dM
+    rest = dM - Q @ along
+    again = Q.conj().T @ rest
+    rest = rest - Q @ again
+    P = orthonormal(rest)
+    return Q, P, Q.conj().T @ M, along + again, P.conj().T @ rest
+
+
 def change_of_product(
     L: Any,  # (n1, r) before
     R: Any,  # (n2, r) before
@@ -106,15 +189,6 @@ def product_norm(
     return float(np.sqrt(max(0.0, np.sum(gram(L) * gram(R)).real)))
 
 
-def smallest_singular_value(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> float:
-    """Return σ_r of L Rᵀ, from Grams; 0 below a hundred-millionth of σ_1."""
-    values = np.linalg.eigvals(gram(L) @ gram(R).T).real
-    return float(np.sqrt(max(0.0, values.min())))
-
-
 def orthonormal(
     M: Any,  # (n, k)
 ) -> Any:
@@ -130,12 +204,24 @@ def orthonormal(
     return M
 
 
+def _normalised(
+    M: Any,  # (n, r)
+) -> Any:
+    """Return an orthonormal basis of the columns of M, which is quick where they are orthogonal already."""
+    products = M.conj().T @ M
+    size = np.sqrt(np.diag(products).real)
+    limit = _ORTHOGONAL * np.outer(size, size) + np.diag(size**2)
+    if size.min() > 0 and (np.abs(products) <= limit * (1 + _ORTHOGONAL)).all():
+        return M / size
+    return orthonormal(M)
+
+
 def thin_svd(
     M: Any,  # (n, k)
 ) -> tuple[Any, Any, Any]:
     """Return U (n, k), the singular values (k,) and V^H (k, k) of a tall thin matrix."""
     Q = orthonormal(M)
-    U, values, Vh = np.linalg.svd(Q.conj().T @ M)
+    U, values, Vh = _svd(Q.conj().T @ M)
     return Q @ U, values, Vh
 
 
@@ -148,12 +234,25 @@ def normal_form(
     Largest first; the entry of largest modulus in each column of R is positive.
     """
     Q_L, Q_R = orthonormal(L), orthonormal(R)
-    U, values, Vt = np.linalg.svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
+    U, values, Vt = _svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
     left, right = Q_L @ U, Q_R @ Vt.T
     peak = right[np.abs(right).argmax(axis=0), np.arange(right.shape[1])]
     phase = np.where(peak == 0, 1.0, peak / np.where(peak == 0, 1.0, np.abs(peak)))
     root = np.sqrt(values)
     return left * (phase * root), right * (phase.conj() * root), values
+
+
+def _svd(
+    M: Any,  # (k, k)
+) -> tuple[Any, Any, Any]:
+    """Return the SVD of a small matrix; the fast algorithm fails on a harmless one now and then, the older never."""
+    try:
+        return np.linalg.svd(M)
+    except np.linalg.LinAlgError:
+        from scipy.linalg import svd
+
+        U, values, Vh = svd(M, lapack_driver="gesvd")
+        return U, values, Vh
 
 
 def _project(
@@ -169,7 +268,10 @@ def solve_each(
     grams: Any,  # (n, r, r)
     sides: Any,  # (n, r)
 ) -> Any:
-    """Return the solutions of n small systems; a scaled identity keeps over-specified ranks solvable."""
+    """Return the solutions of n small systems, scaled so that weak components count, with a ridge that is rounding."""
+    diagonal = np.einsum("nkk->k", grams).real
+    scale = 1.0 / np.sqrt(np.maximum(diagonal / max(1, len(grams)), np.finfo(float).tiny))
+    grams = grams * (scale[:, None] * scale)
     trace = np.einsum("nkk->n", grams).real
     grams = grams + (1e-12 * trace + np.finfo(float).tiny)[:, None, None] * np.eye(grams.shape[1])
-    return np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
+    return np.linalg.solve(grams, (sides * scale)[:, :, None])[:, :, 0] * scale

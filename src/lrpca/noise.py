@@ -1,50 +1,120 @@
-"""Robust noise level and outlier threshold, read off a sample of residuals."""
+"""The scale of clean residuals, read off a sample: noise level, outlier threshold.
+
+Clean entries make a peak of |D| at zero, as wide as the noise and the present error of X; outliers lie beneath it as a
+broad background. Finding that peak needs no outlier fraction, no scale and no majority.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# Standard deviation of N(0, 1) restricted to |x| <= 2.5.
-_TRUNCATION, _TRUNCATED_STD = 2.5, 0.9546
 _OUTLIER_SIGMAS = 5.0
 # A residual carries the rounding of an entry and of an inner product.
 _ROUNDINGS = 16.0
-# Fewer entries than this share do not speak for the others.
-_FEW = 0.1
-# The last change is an average over entries; single rows may be off by several times that, and five of those count.
-_STILL_MOVING = 20.0
+# The last change is an average over entries. All of it may be in one row or column, and its largest entries several
+# times above the others there.
+_STILL_MOVING = 8.0
+
+_BINS = 512
+# Residuals that are exactly zero are taken for this part of the largest.
+_TINY = 1e-30
+# The background is taken as flat over this many σ only: outliers of 10⁴ times the signal say nothing of it.
+_WINDOW = 8.0
+# First guesses of σ, as parts of the window: broad first, since a narrow peak within the peak (entries that happen to
+# be fitted well) is no measure of the others. A peak is one if it is narrower than a sixth of the window and holds
+# more entries than chance gathers in any small interval.
+_GUESSES = (3.0, 12.0, 40.0)
+_PEAK = 6.0
+_LEAST_SHARE = 0.03
+_EM_STEPS = 80
+_EM_TOLERANCE = 1e-3
+_REFINEMENTS = 60
 
 
-def noise_level(
+class Core(NamedTuple):
+    """The peak of clean residuals: its standard deviation, and its share of the entries."""
+
+    sigma: float
+    share: float
+
+
+def residual_core(
     residuals: Any,  # (m,) |D| at sampled entries
     rounding: float = 0.0,
-    limit: float = math.inf,
-) -> float:
-    """Return the standard deviation of the residual's Gaussian core, whatever the outliers are.
+    *,
+    is_complex: bool = False,
+) -> Core:
+    """Return the Gaussian peak of residuals at zero, on a background that is flat nearby.
 
-    Fixed point of "the standard deviation of what lies within 2.5 σ", started from a low quantile. Entries fitted to
-    `rounding` (a black border, a constant column) and those beyond `limit`, which the fit has rejected, are left out
-    unless hardly any others are there: the first would make every low quantile zero.
+    Maximum likelihood of the mixture by expectation and maximisation on a logarithmic histogram, in a window that is
+    narrowed to eight σ. Residuals below `rounding` count as that. Where no peak stands out, all residuals are the core.
     """
-    core = residuals[(residuals > rounding) & (residuals <= limit)]
-    if len(core) > _FEW * len(residuals):
-        residuals = core
-    if len(residuals) == 0:
-        return 0.0
-    # 20% of |N(0, 1)| lie below 0.2533; with up to 60% outliers this start is within a factor 2 to 3.
-    sigma = float(np.quantile(residuals, 0.2)) / 0.2533
-    for _ in range(20):
-        core = residuals[residuals <= _TRUNCATION * sigma]
-        if len(core) == 0:
+    sizes = np.maximum(residuals, rounding)
+    top = float(sizes.max(initial=0.0))
+    if top <= rounding:
+        return Core(rounding, 1.0)
+    # A power of two, so that scaled data give the same bits.
+    unit = 2.0 ** math.floor(math.log2(top))
+    histogram = _Histogram(np.maximum(sizes / unit, _TINY), 2 if is_complex else 1)
+    window, core, least = histogram.top, None, _LEAST_SHARE * len(residuals)
+    for _ in range(_REFINEMENTS):
+        peak = None
+        for guess in _GUESSES:
+            fit = histogram.fit(window, window / guess)
+            core = core or fit
+            if fit is not None and fit.sigma <= window / _PEAK and fit.share > least:
+                core = peak = fit
+                break
+        if peak is None or _WINDOW * peak.sigma >= 0.95 * window:
             break
-        updated = float(np.sqrt(np.mean(core**2))) / _TRUNCATED_STD
-        if abs(updated - sigma) <= 1e-3 * sigma:
-            return updated
-        sigma = updated
-    return sigma
+        window = _WINDOW * peak.sigma
+    if core is None or core.share < least:
+        return Core(float(np.sqrt(np.mean(sizes**2))), 1.0)
+    return Core(unit * core.sigma, core.share / len(residuals))
+
+
+class _Histogram:
+    """Residuals in bins of equal logarithmic width: fits of any scale cost the same few microseconds."""
+
+    def __init__(self, sizes: Any, dimension: int) -> None:
+        self.top = float(sizes.max())
+        low = math.log(float(sizes.min()))
+        width = max((math.log(self.top) - low) / _BINS, 1e-12) * (1 + 1e-9)
+        # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
+        place = (np.log(sizes) - low) / width
+        left = np.minimum(place.astype(int), _BINS - 1)
+        share = place - left
+        counts = np.bincount(left, 1 - share, _BINS + 1) + np.bincount(left + 1, share, _BINS + 1)
+        centres = np.exp(low + width * np.arange(_BINS + 1))
+        self._counts, self._centres, self._squares = counts, centres, centres**2
+        self._dimension = dimension
+
+    def fit(self, window: float, sigma: float) -> Core | None:
+        """Return σ and the number of entries of the peak among those below `window`, or None if there are too few."""
+        inside = int(np.searchsorted(self._centres, window * (1 + 1e-6), side="right"))
+        counts, squares = self._counts[:inside], self._squares[:inside]
+        total = float(counts.sum())
+        if total < 10:
+            return None
+        share, members = 0.5, total
+        for _ in range(_EM_STEPS):
+            # Density of the peak over that of the background: half-normal over flat, in the plane Rayleigh over disc.
+            if self._dimension == 1:
+                ratio = math.sqrt(2 / math.pi) * window / sigma * np.exp(-0.5 * squares / sigma**2)
+            else:
+                ratio = (window / sigma) ** 2 * np.exp(-squares / sigma**2)
+            weights = counts * (share * ratio / (share * ratio + 1 - share))
+            members = float(weights.sum())
+            if members <= 1e-9 * total:
+                return None
+            share = min(members / total, 1 - 1e-9)
+            before, sigma = sigma, math.sqrt(float(weights @ squares) / members)
+            if abs(sigma - before) <= _EM_TOLERANCE * before:
+                break
+        return Core(sigma, members)
 
 
 def rounding_level(arithmetic: Any, scale: float) -> float:
@@ -57,12 +127,12 @@ def quantisation_step(stored: Any) -> float:
     return 1.0 if stored.kind in "iu" else 0.0
 
 
-def outlier_threshold(sigma: float, stored: Any, rounding: float, moving: float = 0.0) -> float:
+def outlier_threshold(sigma: float, stored: Any, rounding: float, moving: float = 0.0, length: int = 1) -> float:
     """Return the residual beyond which an entry counts as an outlier.
 
-    5 σ, never below the `rounding` of the largest entries, the quantisation step of integers, or several times what
-    an entry of X was still `moving` in the last iteration: without noise that is all the residual there is, and it is
-    far from Gaussian.
+    5 σ, never below the `rounding` of the largest entries, the quantisation step of integers, or what an entry of X was
+    still `moving` in the last iteration, if all of that was in one row or column of this `length`: without noise that
+    is all the residual there is, and it is far from Gaussian.
     """
-    floor = max(rounding, quantisation_step(stored), _STILL_MOVING * moving)
+    floor = max(rounding, quantisation_step(stored), _STILL_MOVING * math.sqrt(length) * moving)
     return max(_OUTLIER_SIGMAS * sigma, floor)

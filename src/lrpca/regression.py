@@ -14,8 +14,11 @@ from lrpca.iteration import solve_each, thin_svd
 from lrpca.matrices.dense import DenseMatrix
 
 _BLOCK = 1 << 18
+# Products of two components of one entry that are held at a time.
+_PAIRS = 1 << 20
 _ABSOLUTE_STEPS = 15
-_REDESCENDING_STEPS = 15
+_REDESCENDING_STEPS = 25
+_HIGH, _FALL = 0.9, 0.25
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
 _TINY = float(np.finfo(float).tiny)
@@ -27,10 +30,14 @@ def robust_coefficients(
     matrix: DenseMatrix,  # (m, n2)
     R: Any,  # (n2, r)
     noise: float,
+    *,
+    annealed: bool = False,
 ) -> Any:
     """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
 
-    `noise` is the fitted noise level: a row's own level is never taken below it.
+    `noise` is the fitted noise level: a row's own level is never taken below it. An `annealed` fit lets the level start
+    high and fall: for rows where a coefficient that only some entries depend on may be wrong, while all the others are
+    fitted exactly and the row's own level is zero. It needs a majority without gross outliers.
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
@@ -38,7 +45,6 @@ def robust_coefficients(
     U, sizes, Vh = thin_svd(R)
     there = sizes > _ABSENT * sizes.max(initial=0.0)
     Q, back = U[:, there], (Vh[there].conj() / sizes[there, None]).conj()
-    pairs = (Q.conj()[:, :, None] * Q[:, None, :]).reshape(len(Q), -1)
     coefficients = np.zeros((matrix.shape[0], R.shape[1]), wide)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         values = np.asarray(block, wide)
@@ -49,7 +55,7 @@ def robust_coefficients(
             raise ValueError("Y contains inf; mark missing entries with NaN")
         values = np.where(observed, values, 0.0)
         rows = slice(start, start + len(values))
-        coefficients[rows] = _regress(values, observed, Q, pairs, noise) @ back.conj()
+        coefficients[rows] = _regress(values, observed, Q, noise, annealed) @ back.conj()
     return coefficients
 
 
@@ -57,8 +63,8 @@ def _regress(
     values: Any,  # (m, n2), 0 where missing
     observed: Any,  # (m, n2) bool
     Q: Any,  # (n2, r)
-    pairs: Any,  # (n2, r r)
     noise: float,
+    annealed: bool,
 ) -> Any:
     size = np.where(observed, np.abs(values), np.nan)
     # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
@@ -69,29 +75,36 @@ def _regress(
     enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
     # Residuals below rounding are all the same.
     floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
-    coefficients = _weighted(values, weights, Q, pairs)
+    coefficients = _weighted(values, weights, Q)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
         bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
-        coefficients = _weighted(values, weights, Q, pairs)
-    for _ in range(_REDESCENDING_STEPS):
+        coefficients = _weighted(values, weights, Q)
+    size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+    ceiling = row_quantile(size, _HIGH) if annealed else np.zeros(len(size))
+    for step in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
-        level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(floor, ceiling * _FALL**step))
         kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
         weights = np.where(enough, kept, observed).astype(float)
-        coefficients = _weighted(values, weights, Q, pairs)
+        coefficients = _weighted(values, weights, Q)
     return coefficients
 
 
-def _weighted(values: Any, weights: Any, Q: Any, pairs: Any) -> Any:
+def _weighted(values: Any, weights: Any, Q: Any) -> Any:
     """Return the weighted least-squares coefficients of every row."""
     rank = Q.shape[1]
-    grams = (weights @ pairs).reshape(-1, rank, rank)
-    return solve_each(grams, (weights * values) @ Q.conj())
+    grams = np.zeros((len(values), rank * rank), Q.dtype)
+    tile = max(1, _PAIRS // max(1, rank * rank))
+    for start in range(0, len(Q), tile):
+        part = Q[start : start + tile]
+        pairs = (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), rank * rank)
+        grams += weights[:, start : start + tile] @ pairs
+    return solve_each(grams.reshape(-1, rank, rank), (weights * values) @ Q.conj())
 
 
 def row_quantile(

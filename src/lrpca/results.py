@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Decomposition, Diagnosis, Record
-from lrpca.influence import DEFAULT_CUTOFF
+from lrpca.decomposition import Decomposition, Diagnosis
 from lrpca.iteration import normal_form
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
-from lrpca.noise import noise_level, outlier_threshold, rounding_level
-from lrpca.solvers.lrpca import Outcome
+from lrpca.noise import outlier_threshold, residual_core, rounding_level
+from lrpca.solvers.outcome import Outcome
+from lrpca.solvers.structure import STRUCTURED
+from lrpca.solvers.thresholds import telling
 
 # From this share of outliers on, a fit deserves a second look.
 _FULL = 0.45
 _MANY_ZEROS = 0.5
-# Side of the block of residuals that is searched for structure, and the residuals that count as its noise, in σ.
-_BLOCK = 256
-_CORE = 4.0
-_POWER_STEPS = 12
-# Leading singular value of the residual, in units of the noise's, from which the rank is called too small.
-_STRUCTURED = 3.0
 
 
 def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str) -> Decomposition:
     """Return the decomposition of a finished run."""
     L, R, _ = normal_form(outcome.L, outcome.R)
-    residuals = sample.residuals(L, R)
-    scale = float(np.median(np.abs(sample.values)) or np.abs(sample.values).max(initial=0.0))
-    last = outcome.history[-1] if outcome.history else Record(0)
-    limit = DEFAULT_CUTOFF * last.threshold if last.threshold else math.inf
-    sigma = noise_level(residuals, rounding_level(matrix.result, scale), limit)
-    change = last.change or 0.0
+    residuals, measured = sample.residuals(L, R), telling(sample)
+    scale = float(np.median(np.abs(measured.values)) or np.abs(sample.values).max(initial=0.0))
+    is_complex = matrix.stored.kind == "c"
+    rounding = rounding_level(matrix.result, scale)
+    sigma = residual_core(measured.residuals(L, R), rounding, is_complex=is_complex).sigma
+    # At the noise floor X moves within the noise, which σ knows.
+    change = outcome.change if outcome.reason == "tol" else 0.0
     # |L_i| |R_j| bounds the entries of X, and with them the rounding of a residual.
     largest = float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
     rounding = rounding_level(matrix.result, largest)
-    threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale)
+    threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale, max(matrix.shape))
     fraction = float(np.mean(residuals > threshold))
-    # Where the run ended otherwise, what is left is the error of the iteration itself, which has structure.
-    structure = _structure_left(matrix, L, R, sigma) if outcome.reason in ("noise_floor", "stalled") else 0.0
     return Decomposition(
         L.astype(matrix.result),
         R.astype(matrix.result),
@@ -52,36 +45,12 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=matrix.reads,
-        diagnosis=_diagnose(outcome, fraction, threshold, structure, float(np.mean(sample.values == 0))),
+        diagnosis=_diagnose(outcome, fraction, threshold, float(np.mean(sample.values == 0))),
         method=method,
     )
 
 
-def _structure_left(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    sigma: float,
-) -> float:
-    """Return the leading singular value of the residual in units of the largest that noise would have.
-
-    From a random block of the residual without its outliers; 0 where the residual is zero.
-    """
-    rng = np.random.default_rng(0)
-    rows, columns = (np.sort(rng.permutation(n)[:_BLOCK]) for n in matrix.shape)
-    i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    values, observed = matrix.entries(i, j)
-    block = np.where(observed, values, 0.0) - np.einsum("mk,mk->m", L[i], R[j])
-    block = np.where(observed & (np.abs(block) <= _CORE * sigma), block, 0.0).reshape(len(rows), len(columns))
-    noise = float(np.sqrt(np.mean(np.abs(block) ** 2))) * (np.sqrt(len(rows)) + np.sqrt(len(columns)))
-    vector = rng.standard_normal(len(columns)).astype(block.dtype)
-    for _ in range(_POWER_STEPS):
-        vector = block.conj().T @ (block @ vector)
-        vector /= np.linalg.norm(vector) or 1.0
-    return float(np.linalg.norm(block @ vector)) / noise if noise else 0.0
-
-
-def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: float, zeros: float) -> Diagnosis:
+def _diagnose(outcome: Outcome, fraction: float, threshold: float, zeros: float) -> Diagnosis:
     observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
     last = outcome.last_pass
     kept = observed if last is None else (last.kept_by_row, last.kept_by_column)
@@ -95,10 +64,10 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: fl
                 f"{len(axis)} {name}(s) without influence ({some}): all entries are missing or were rejected; their "
                 "part of low_rank rests on nothing, drop them"
             )
-    if structure > _STRUCTURED and min(outcome.survey.shape) >= _BLOCK // 4:
+    if outcome.reason == "stalled" and outcome.structure > STRUCTURED:
         messages.append(
-            f"the residual still has low-rank structure ({structure:.0f} times what noise would have); "
-            "the rank is probably too small, try a larger one"
+            "the residual still has low-rank structure (two more components would lower its leading singular value "
+            f"{outcome.structure:.0f} times); the rank is probably too small, try a larger one"
         )
     if _MANY_ZEROS < zeros < 1:
         messages.append(
@@ -108,14 +77,14 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float, structure: fl
     if fraction > _FULL:
         messages.append(
             f"S holds {100 * fraction:.0f}% of the entries: Y has that many outliers, or the low-rank part is wrong; "
-            "check the rank, or try a gentler schedule"
+            "check the rank, and look at what S holds"
         )
     elif fraction == 0:
         messages.append(
             f"S is empty: no sampled residual exceeds {threshold:.2g}; Y has no outliers, the rank is so large that "
             "they are fitted, or they are so many that they pass for noise"
         )
-    return Diagnosis(shares[0], shares[1], idle[0], idle[1], messages)
+    return Diagnosis(shares[0], shares[1], idle[0], idle[1], outcome.components, messages)
 
 
 def _share(

@@ -1,8 +1,8 @@
 """Schedules: the few numbers that steer the iteration, learned or set by hand, saved as JSON.
 
 An *absolute* schedule is the paper's: thresholds ζ_0 … ζ_K and steps η_1 … η_K as plain numbers, for the shape and rank
-they were trained for. An *adaptive* one holds multipliers: ζ_k is a multiple of a low quantile of the current residual,
-η_k a multiple of 1 / (kept fraction), so it fits any scale, shape and outlier fraction.
+they were trained for. An *adaptive* one holds multipliers: ζ_k is a multiple of the width σ of the peak of clean
+residuals, η_k a multiple of 1 / (kept fraction), so it fits any scale, shape and outlier fraction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Schedule:
     ----------
     thresholds : sequence of float (K + 1,)
         ζ_0 is the initialisation's. Absolute: in the units of Y. Adaptive: ζ_0 in units of median|Y|, the others in
-        units of the residual's quantile.
+        units of σ, the width of the peak that clean residuals make at zero, measured in each pass.
     steps : sequence of float (K + 1,)
         η_0 is not used. Absolute: the step itself. Adaptive: in units of 1 / (share of all entries kept), or the step
         itself in passes that solve rows and columns by their own Grams.
@@ -54,9 +54,8 @@ class Schedule:
     tail : (beta, phi), optional
         What follows the last layer: ``η_k = beta η_{k-1}``, ``ζ_k = phi ζ_{k-1}`` (the recurrent part of FRMNN). For an
         adaptive schedule the multipliers go on this way. None: the schedule ends after its last step.
-    quantile, first_quantile, decay : float
-        Adaptive only. ζ_1 is the `first_quantile` of |D| (from a warm start, thresholds[1] q if that is less), then
-        ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] q, ζ_{k-1}))`` with q the `quantile` of |D|.
+    decay : float
+        Adaptive only: the fastest the threshold falls, ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] σ, ζ_{k-1}))``.
     meta : dict, optional
         Where the numbers come from: command, seed, versions, scores.
 
@@ -76,8 +75,6 @@ class Schedule:
     cutoff: float | None = None
     update: str = "scaled"
     tail: Sequence[float] | None = None
-    quantile: float = 0.3
-    first_quantile: float = 0.9
     decay: float = 0.35
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -92,8 +89,7 @@ class Schedule:
             object.__setattr__(self, "rank", _integers("rank", [self.rank])[0])
         if self.cutoff is not None:
             object.__setattr__(self, "cutoff", _numbers("cutoff", [self.cutoff])[0])
-        for name in ("quantile", "first_quantile", "decay"):
-            object.__setattr__(self, name, _numbers(name, [getattr(self, name)])[0])
+        object.__setattr__(self, "decay", _numbers("decay", [self.decay])[0])
         _check(self)
 
     @property
@@ -246,9 +242,8 @@ def _check(s: Schedule) -> None:
         raise ValueError(f"shape={s.shape} is not a pair of positive integers; e.g. (1000, 1000)")
     if s.rank is not None and s.rank < 1:
         raise ValueError(f"rank={s.rank} is below 1; give the rank the thresholds are meant for")
-    for name in ("quantile", "first_quantile", "decay"):
-        if not 0 < getattr(s, name) < 1:
-            raise ValueError(f"{name}={getattr(s, name)} is not between 0 and 1; e.g. 0.3")
+    if not 0 < s.decay < 1:
+        raise ValueError(f"decay={s.decay} is not between 0 and 1; e.g. 0.35")
 
 
 def _from_json(text: str, name: str) -> Schedule:

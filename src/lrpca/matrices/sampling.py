@@ -37,7 +37,22 @@ class Sample:
         R: Any,  # (n2, r)
     ) -> Any:
         """Return |Y - L Rᵀ| at the sampled positions."""
-        return np.abs(self.values - np.einsum("ik,ik->i", L[self.rows], R[self.columns]))
+        return np.abs(self.signed_residuals(L, R))
+
+    def signed_residuals(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+    ) -> Any:
+        """Return Y - L Rᵀ at the sampled positions."""
+        return self.values - np.einsum("ik,ik->i", L[self.rows], R[self.columns])
+
+    def only(
+        self,
+        chosen: Any,  # (m,) bool
+    ) -> Sample:
+        """Return some of the sampled entries."""
+        return Sample(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
 
 def draw_sample(

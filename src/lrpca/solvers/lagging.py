@@ -1,44 +1,55 @@
 """Rows and columns that are left behind.
 
-A row whose error is larger than the others' has all its entries rejected, gets no gradient and stays wrong for ever.
+A row whose error is larger than the others' has all its entries rejected, gets no gradient and stays wrong for ever. It
+lags while it keeps clearly less than the others, and is lost when it keeps hardly anything of what it should.
 Two cures: its own Gram, which gives a row with few kept entries the longer step it needs, and, where that came too
 late, a robust regression of the row on the components found so far.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients, row_quantile
+from lrpca.regression import robust_coefficients
 from lrpca.solvers.start import Survey
 
-# A row lags when it keeps less than this share of what the median row keeps (chance alone stays above, even with 60%
-# outliers in a hundred entries), and is lost below the second one.
+# A row lags when it keeps less than this share of what the median row keeps (chance alone hardly gets there from some
+# hundred entries on; in shorter rows it only costs own Grams), and is lost below the second one.
 _LAGGING = 0.7
 _LOST = 0.6
+# Where fewer entries than this share are kept, rows differ enough by chance alone.
+_FEW_KEPT = 0.5
 _CHUNK = 1 << 20
 # Grams exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
 _GRAM_COPIES = 3
 _SMALL_GRAMS = 8_000_000
-# Judge of a fit: this quantile of its residuals. Outliers sit above it, and a wrong fit has few small residuals.
-_LOW_QUANTILE = 0.3
+# A fit is better that explains a tenth more entries.
+_BETTER = 1.1
+# What chance does not do, in standard deviations.
+_SURELY = 6.0
 
 
-def needs_own_grams(last: Pass | None, survey: Survey, rank: int) -> bool:
-    """Tell whether rows and columns should be solved by their own Grams: entries are missing, or someone lags.
+def lagging(last: Pass | None, survey: Survey) -> bool:
+    """Tell whether some row or column keeps far less than the others."""
+    return last is not None and any(len(behind) for behind in keeping_less(last, survey, _LAGGING))
 
-    Never where the Grams would take more room than Y.
+
+def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, behind: bool) -> bool:
+    """Tell whether rows and columns should be solved by their own Grams.
+
+    Where entries are missing, many are rejected, or someone lags `behind`; never where the Grams would
+    take more room than Y.
     """
-    n1, n2 = len(survey.observed_by_row), len(survey.observed_by_column)
+    n1, n2 = survey.shape
     if _GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, _SMALL_GRAMS):
         return False
-    if survey.observed < 1:
-        return True
-    return last is not None and any(len(behind) for behind in _behind(last, survey, _LAGGING))
+    kept = 1.0 if last is None else float(last.kept_by_row.sum()) / max(1.0, float(survey.observed_by_row.sum()))
+    return survey.observed < 1 or behind or kept < _FEW_KEPT
 
 
 def rescue_lost(
@@ -47,48 +58,62 @@ def rescue_lost(
     R: Any,  # (n2, r), changed in place
     last: Pass,
     survey: Survey,
+    cutoff: float,
+    *,
+    thorough: bool,
 ) -> bool:
-    """Fit lost rows and columns anew, robustly, with the other factor fixed; tell whether any became better."""
-    rows, columns = _behind(last, survey, _LOST)
+    """Fit lost rows and columns anew, robustly, with the other factor fixed; tell whether any became better.
+
+    Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. A `thorough` search, which
+    pays where there is no noise, also takes those that keep a little less than the others.
+    """
+    rows, columns = keeping_less(last, survey, _LOST, _SURELY if thorough else math.inf)
     if len(rows) + len(columns) == 0:
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
-    better = [_refit(matrix.take_rows, rows, L, R), _refit(matrix.take_columns, columns, R, L)]
-    return any(better)
+    better = False
+    for annealed in (False, True) if thorough else (False,):
+        better |= _refit(matrix.take_rows, rows, L, R, cutoff, annealed)
+        better |= _refit(matrix.take_columns, columns, R, L, cutoff, annealed)
+    return better
 
 
-def _behind(last: Pass, survey: Survey, least: float) -> tuple[Any, Any]:
-    """Return the observed rows and columns that keep less than `least` times the median share."""
+def keeping_less(last: Pass, survey: Survey, than: float, surely: float = math.inf) -> tuple[Any, Any]:
+    """Return the observed rows and columns that keep less `than` this times the median share.
+
+    Also those that keep less than the median by more than `surely` standard deviations of chance: a column whose
+    coefficient is wrong for one group of rows only keeps all the others.
+    """
     found = []
     for kept, observed in (
         (last.kept_by_row, survey.observed_by_row),
         (last.kept_by_column, survey.observed_by_column),
     ):
         share = kept / np.maximum(observed, 1)
-        typical = np.median(share[observed > 0])
-        found.append(np.flatnonzero((share < least * typical) & (observed > 0)))
+        typical = float(np.median(share[observed > 0]))
+        chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
+        few = (share < than * typical) | (share < typical - surely * chance)
+        found.append(np.flatnonzero(few & (observed > 0)))
     return found[0], found[1]
 
 
-def _refit(take: Any, indices: Any, factor: Any, other: Any) -> bool:
+def _refit(take: Any, indices: Any, factor: Any, other: Any, cutoff: float, annealed: bool) -> bool:
     count = max(1, _CHUNK // len(other))
     better = False
     for first in range(0, len(indices), count):
         chunk = indices[first : first + count]
         part = take(chunk)
-        fresh = robust_coefficients(part, other, 0.0)
-        improved = _low_residual(part, fresh, other) < 0.5 * _low_residual(part, factor[chunk], other)
+        fresh = robust_coefficients(part, other, 0.0, annealed=annealed)
+        improved = _explained(part, fresh, other, cutoff) > _BETTER * _explained(part, factor[chunk], other, cutoff) + 1
         factor[chunk[improved]] = fresh[improved]
         better |= bool(improved.any())
     return better
 
 
-def _low_residual(part: DenseMatrix, coefficients: Any, other: Any) -> Any:
-    """Return a low quantile of each row's |residual|."""
-    sizes = []
+def _explained(part: DenseMatrix, coefficients: Any, other: Any, cutoff: float) -> Any:
+    """Return how many entries of each row are within the cutoff."""
+    counts = []
     for start, block, mask in part.blocks(max(1, _CHUNK // part.shape[1])):
-        residual = np.abs(block - coefficients[start : start + len(block)] @ other.T)
-        if mask is not None:
-            residual = np.where(mask, residual, np.nan)
-        sizes.append(row_quantile(residual, _LOW_QUANTILE))
-    return np.concatenate(sizes)
+        within = np.abs(block - coefficients[start : start + len(block)] @ other.T) <= cutoff
+        counts.append(np.sum(within if mask is None else within & mask, axis=1))
+    return np.concatenate(counts)

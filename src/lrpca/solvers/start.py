@@ -11,15 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import Levels, everything
-from lrpca.iteration import normal_form, orthonormal, thin_svd
+from lrpca.influence import Levels, everything, levels
+from lrpca.iteration import (
+    kept_share,
+    normal_form,
+    orthonormal,
+    retract,
+    thin_svd,
+)
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import Sample
+from lrpca.solvers.step import directions, take_pass
 
 _OVERSAMPLING = 5
 # Components of a given start this much weaker than the strongest are absent; those put in their place are this weak.
 _ABSENT = 1e-12
 _WEAK = 1e-2
+# The resistant start: where it clips, in units of median|Y|, how many components it has to spare (with more, the
+# outliers stay in), its passes, and the least share that a pass of ψ = clip is taken to keep.
+_RESISTANT_CLIP = 1.0
+_MORE_ROOM = 2
+_ABSOLUTE_PASSES = 12
+_LEAST_KEPT = 0.3
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,13 @@ class Survey:
     def shape(self) -> tuple[int, int]:
         """Shape of Y."""
         return len(self.observed_by_row), len(self.observed_by_column)
+
+    def without_rows(
+        self,
+        left_out: Any,  # (n1,) bool
+    ) -> Survey:
+        """Return the survey in which some rows count as not observed."""
+        return Survey(np.where(left_out, 0, self.observed_by_row), self.observed_by_column, self.norm)
 
     @property
     def observed(self) -> float:
@@ -76,6 +97,35 @@ def spectral_start(
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root > 0, U[:, :rank] / root, 0.0)
     return L * scale, V[:, :rank] * scale, facts
+
+
+def resistant_start(
+    matrix: DenseMatrix,
+    rank: int,
+    sample: Sample,
+    *,
+    rng: np.random.Generator,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any]:
+    """Return a start that outliers on one side, in blocks or of one size cannot take over.
+
+    Such outliers have a low-rank part of their own, which displaces components of X. So: clip at the median, make
+    room for two components more, let a few passes of least absolute deviations (ψ clips at the median residual) take
+    the majority's side, and keep the strongest.
+    """
+    n1, n2 = matrix.shape
+    width = min(rank + _MORE_ROOM, n1, n2)
+    clip = _RESISTANT_CLIP * float(np.median(np.abs(sample.values)))
+    L, R, facts = spectral_start(matrix, width, clip, power_steps=2, rng=rng, weight=weight)
+    for _ in range(_ABSOLUTE_PASSES):
+        level = levels("soft", max(float(np.median(sample.residuals(L, R))), np.finfo(matrix.arithmetic).tiny))
+        result = take_pass(matrix, L, R, level, weight)
+        # About half of the entries are below the median; less says that the median was off, not that steps are long.
+        share = max(kept_share(result), _LEAST_KEPT * facts.observed)
+        dL, dR = (direction / share for direction in directions(L, R, result, "tangent", weight))
+        new = retract(L, R, dL, dR, weight)
+        L, R = new.factors()
+    return L[:, :rank], R[:, :rank]
 
 
 def completed(

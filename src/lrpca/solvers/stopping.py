@@ -2,7 +2,7 @@
 
 ``‖C‖ / ‖Y‖``, the paper's rule, proves nothing by itself: it is at most ``ζ √(n1 n2) / ‖Y‖``, so a shrinking
 schedule drives it to zero whatever X does. It is kept for absolute schedules, guarded by the detector of runaway
-thresholds. Adaptive runs stop when X stands still, or moves less than the noise would let anyone see.
+thresholds. Adaptive runs stop when X stands still, or has less way to go than the noise would let anyone see.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import numpy as np
 from lrpca.decomposition import Record
 from lrpca.solvers.start import Survey
 
-# Share of the statistical error below which a further change of X is noise.
-_NOISE_SHARE = 0.05
-# A change that stays below half of that error (ten times the share above) is no stall.
-_FLICKER = 10.0
-_PATIENCE = 12
+# What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
+_NOISE_SHARE = 0.1
+# A change that stays below half of that error is no stall: entries flicker around the cutoff.
+_FLICKER = 0.5
+_PATIENCE = 15
+_STILL_BETTER = 0.98
+# Passes over which the rate of convergence is measured, and the slowest that is believed.
+_RATE_OVER = 3
+_SLOWEST = 0.98
+_TINY = 1e-300
 # Less kept than this share is no fit.
 _HARDLY_ANY = 0.01
 # How many times weaker than X a component may be before `tol` is held against it.
@@ -29,57 +34,69 @@ _LOWERED = 0.01
 # An absolute schedule that rejects more than four fifths of the entries has not found X.
 _MOSTLY_REJECTED = 0.2
 _ROUNDINGS = 4.0
+# A change that does not get below this many roundings is noise: extreme outliers leave theirs in every sum.
+_JITTER = 16.0
 # Thresholds outran the iterate: S has been filling up by this much over three passes, while X hardly moved.
 _FILLING = 0.15
 _STANDING_STILL = 1e-3
 
 
-class AbsoluteStopping:
-    """The paper's rule, and the detector of thresholds that outrun the iterate."""
-
-    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any, precision: Any) -> None:
-        self._tol = tol
-
-    def verdict(self, history: list[Record], size: float, weakest: float) -> str | None:
-        """Return a reason to stop, or None."""
-        if self._tol == 0:
-            return None
-        if runaway(history):
-            return "runaway"
-        if (history[-1].residual or 0.0) >= self._tol:
-            return None
-        # A small residual with nearly everything in S says nothing of X.
-        return "tol" if (history[-1].kept or 0.0) >= _MOSTLY_REJECTED else "runaway"
+def absolute_verdict(history: list[Record], tol: float) -> str | None:
+    """Return a reason to stop a run of an absolute schedule, or None: the paper's rule, and runaway thresholds."""
+    if tol == 0:
+        return None
+    if runaway(history):
+        return "runaway"
+    if (history[-1].residual or 0.0) >= tol:
+        return None
+    # A small residual with nearly everything in S says nothing of X.
+    return "tol" if (history[-1].kept or 0.0) >= _MOSTLY_REJECTED else "runaway"
 
 
 class AdaptiveStopping:
     """Relative change of X, a noise floor, and stalls."""
 
-    def __init__(self, tol: float, survey: Survey, rank: int, thresholds: Any, precision: Any) -> None:
+    def __init__(self, tol: float, survey: Survey, precision: Any) -> None:
         self._tol = tol
-        self._thresholds = thresholds
-        n1, n2 = len(survey.observed_by_row), len(survey.observed_by_column)
-        self._unknowns = rank * (n1 + n2)
-        self._observed = survey.observed
-        self._norm = survey.norm
-        self._rounding = min(tol, _ROUNDINGS * float(np.finfo(precision).eps))
+        self._survey = survey
+        eps = float(np.finfo(precision).eps)
+        self._rounding, self._jitter = min(tol, _ROUNDINGS * eps), _JITTER * eps
+        self._changes: list[float] = []
+        self._sigmas: list[float] = []
 
-    def verdict(self, history: list[Record], size: float, weakest: float) -> str | None:
-        """Return a reason to stop, or None."""
-        if self._tol == 0:
-            return None
-        change, kept = history[-1].change or 0.0, history[-1].kept or 0.0
-        if kept < _HARDLY_ANY or (size == 0 and self._norm > 0):
+    def restart(self) -> None:
+        """Forget the changes so far."""
+        self._changes, self._sigmas = [], []
+
+    def verdict(self, change: float, kept: float, values: Any, sigma: float, *, settled: bool) -> str | None:
+        """Return a reason to stop, or None.
+
+        Parameters
+        ----------
+        change, kept : float
+            Relative change of X in this pass, and the share of observed entries that were kept.
+        values : ndarray
+            Singular values of the present components.
+        sigma : float
+            Noise level.
+        settled : bool
+            Whether the threshold has come to rest.
+        """
+        self._changes.append(change)
+        self._sigmas.append(sigma)
+        size = float(np.linalg.norm(values))
+        if kept < _HARDLY_ANY or (size == 0 and self._survey.norm > 0):
             return "runaway"
-        if change <= self._tolerance(size, weakest):
+        if change <= self._tolerance(size, float(values[-1])):
             return "tol"
-        if len(history) > 1 and self._thresholds.settled and change <= self._noise_floor(kept, size):
+        floor = self._statistical_error(kept, size, len(values), sigma)
+        if settled and self._to_go() <= _NOISE_SHARE * floor:
             return "noise_floor"
-        if not stalled(history):
+        # On its way past a saddle X may move no less than before, while the fit still gets better.
+        if not stalled(self._changes) or sigma < _STILL_BETTER * self._sigmas[-_PATIENCE]:
             return None
-        # Entries that flicker around the cutoff keep X moving, but well within what the noise leaves open.
-        flickers = self._thresholds.settled and change <= _FLICKER * self._noise_floor(kept, size)
-        return "noise_floor" if flickers else "stalled"
+        at_rest = change <= self._jitter or (settled and change <= _FLICKER * floor)
+        return "noise_floor" if at_rest else "stalled"
 
     def _tolerance(self, size: float, weakest: float) -> float:
         """Return `tol`, less where a component is a thousand times weaker than X: a large offset must not hide it."""
@@ -87,11 +104,19 @@ class AdaptiveStopping:
             return self._tol
         return max(self._tol * min(1.0, max(_LOWERED, _WEAK * weakest / size)), self._rounding)
 
-    def _noise_floor(self, kept: float, size: float) -> float:
-        """Return a small share of the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
-        sigma: float = self._thresholds.noise()
-        share = max(kept, 1e-6) * self._observed
-        return _NOISE_SHARE * sigma * math.sqrt(self._unknowns / share) / max(size, 1e-300)
+    def _to_go(self) -> float:
+        """Return how far X still is from where it goes: the sum of changes to come, by the rate of the last ones."""
+        if len(self._changes) <= _RATE_OVER:
+            return math.inf
+        before, first, last = self._changes[-2], self._changes[-1 - _RATE_OVER], self._changes[-1]
+        # The slower of the last step and the last few: single steps may be lucky.
+        rate = max(last / max(before, _TINY), math.pow(last / max(first, _TINY), 1 / _RATE_OVER))
+        return last * min(rate, _SLOWEST) / (1 - min(rate, _SLOWEST))
+
+    def _statistical_error(self, kept: float, size: float, rank: int, sigma: float) -> float:
+        """Return the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
+        share = max(kept, 1e-6) * self._survey.observed
+        return sigma * math.sqrt(rank * sum(self._survey.shape) / share) / max(size, _TINY)
 
 
 def runaway(history: list[Record]) -> bool:
@@ -107,9 +132,8 @@ def runaway(history: list[Record]) -> bool:
     return last.kept < 0.5 and before - last.kept > _FILLING
 
 
-def stalled(history: list[Record]) -> bool:
+def stalled(changes: list[float]) -> bool:
     """Tell whether the change of X has not fallen over the last passes."""
-    if len(history) < 2 * _PATIENCE:
+    if len(changes) < 2 * _PATIENCE:
         return False
-    changes = [record.change or 0.0 for record in history]
     return min(changes[-_PATIENCE:]) > 0.9 * min(changes[:-_PATIENCE])

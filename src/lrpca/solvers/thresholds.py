@@ -1,4 +1,4 @@
-"""Threshold rules: ζ_k from a list of learned numbers, or from the residual itself."""
+"""The thresholds of adaptive schedules: ζ_k from the residual itself."""
 
 from __future__ import annotations
 
@@ -7,70 +7,94 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import DEFAULT_CUTOFF
+from lrpca.influence import levels
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
-from lrpca.noise import noise_level, quantisation_step, rounding_level
+from lrpca.noise import Core, quantisation_step, residual_core, rounding_level
 from lrpca.schedule import Schedule
 
-
-class AbsoluteThresholds:
-    """The paper's: ζ_0 … ζ_K, then the recurrent tail."""
-
-    def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
-        self._schedule = schedule
-        self.initial = schedule.thresholds[0]
-
-    def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
-        """Return (ζ_k, η_k), or None past the end."""
-        return self._schedule.at(k)
+# While someone lags behind, thresholds shrink by no more than this factor: rows that are still wrong must catch up
+# before they are taken for outliers.
+_PATIENT_DECAY = 0.7
+# At the noise floor: ψ clips at 1.5 σ and is zero from 3 σ on, which costs 3% in standard error on Gaussian noise and
+# rejects outliers of four σ that the wide threshold lets pass.
+_SHARP = 0.6
+# Passes with sharpened thresholds: a polish of what has come to rest, which on real data would wander on.
+_SHARP_PASSES = 8
+# A value that this share of the entries has is no measurement.
+_COMMON, _MAJORITY = 0.1, 0.5
+# ζ has settled when it falls by less than a fifth.
+_SETTLED = 0.8
 
 
 class AdaptiveThresholds:
-    """ζ_k is a multiple of a low quantile q of |D| over a sample, and shrinks by at most a factor per pass.
-
-    The low quantile sees clean entries only, as long as they are the majority there: no scale, no outlier fraction and
-    no noise level have to be known. ζ_1 is a high quantile, since the first residual is everywhere wrong.
-    """
+    """ζ_k is a multiple of the width σ of the peak of clean residuals, and shrinks by at most a factor per pass."""
 
     def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
         self._schedule = schedule
-        self._sample = sample
-        sizes = np.abs(sample.values)
-        positive = sizes[sizes > 0]
-        # Entries that are exactly zero say nothing of the scale (more than half of them may be).
-        typical = float(np.median(sizes)) or (float(np.median(positive)) if len(positive) else 0.0)
-        self.initial = schedule.thresholds[0] * typical if typical else math.inf
-        self.rounding = rounding_level(matrix.result, typical)
-        self._step = quantisation_step(matrix.stored)
-        self._tiny = float(np.finfo(matrix.arithmetic).tiny)
-        self._cutoff = schedule.cutoff or DEFAULT_CUTOFF
+        self.sample = telling(sample)
+        self.typical = float(np.median(np.abs(self.sample.values)))
+        self.initial = schedule.thresholds[0] * self.typical if self.typical else math.inf
+        self.rounding = rounding_level(matrix.result, self.typical)
+        # Below the step of integers there is nothing to find; all-zero data have zero residuals.
+        self._least = max(quantisation_step(matrix.stored), float(np.finfo(matrix.arithmetic).tiny))
+        self._complex = matrix.stored.kind == "c"
         self._last = math.inf
-        self.residuals: Any = None  # (m,) |D| on the sample, at the iterate entering the pass
+        self._sharp = 1.0
+        self.sharp_passes = 0
+        self.core = Core(0.0, 0.0)  # at the iterate entering the pass
         self.settled = False
+        self.ahead = 1.0  # by what factor ζ_k is above what σ calls for
 
-    def at(self, k: int, L: Any, R: Any, *, warm: bool) -> tuple[float, float] | None:
+    def at(self, k: int, L: Any, R: Any, *, patient: bool) -> tuple[float, float] | None:
         """Return ζ_k and the step in units of 1 / (share kept), or None past the end."""
         numbers = self._schedule.at(k)
         if numbers is None:
             return None
-        multiplier, factor = numbers
-        self.residuals = self._sample.residuals(L, R)
-        # Entries that are fitted to rounding would pull the quantile to zero while others are still wrong.
-        telling = self.residuals[self.residuals > self.rounding]
-        if len(telling) == 0:
-            telling = np.array([self.rounding])
-        quantile = multiplier * float(np.quantile(telling, self._schedule.quantile))
-        if math.isinf(self._last):
-            first = float(np.quantile(telling, self._schedule.first_quantile))
-            threshold = min(first, quantile) if warm else first
-        else:
-            threshold = max(self._schedule.decay * self._last, min(quantile, self._last))
-            self.settled = threshold > 0.8 * self._last
-        # Below the step of integers there is nothing to find; all-zero data have zero residuals.
-        self._last = max(threshold, self._step, self._tiny)
-        return self._last, factor
+        self.core = self.measure(L, R)
+        wanted = max(self._sharp * numbers[0] * self.core.sigma, self._least)
+        decay = max(self._schedule.decay, _PATIENT_DECAY) if patient else self._schedule.decay
+        first = math.isinf(self._last)
+        threshold = wanted if first else max(decay * self._last, min(wanted, self._last))
+        self.settled = not first and threshold > _SETTLED * self._last
+        self.ahead = threshold / wanted
+        self._last = threshold
+        self.sharp_passes += self._sharp < 1
+        return threshold, numbers[1]
 
-    def noise(self) -> float:
-        """Return the noise level at the iterate entering the pass, from entries that the fit has not rejected."""
-        return noise_level(self.residuals, self.rounding, self._cutoff * self._last)
+    @property
+    def cutoff(self) -> float:
+        """The residual beyond which the last pass rejected entries."""
+        return levels(self._schedule.influence, self._last, self._schedule.cutoff).keep
+
+    def measure(self, L: Any, R: Any) -> Core:
+        """Return the peak of clean residuals of a fit."""
+        return residual_core(self.sample.residuals(L, R), self.rounding, is_complex=self._complex)
+
+    def sharpen(self) -> None:
+        """Lower the thresholds to three σ from now on."""
+        self._last, self._sharp = math.inf, _SHARP
+
+    @property
+    def polished(self) -> bool:
+        """Whether enough passes were made with sharpened thresholds."""
+        return self.sharp_passes >= _SHARP_PASSES
+
+    def restart(self, threshold: float) -> None:
+        """Let the thresholds fall anew, from this one."""
+        self._last, self._sharp, self.sharp_passes = max(threshold, self._least), 1.0, 0
+
+
+def telling(sample: Sample) -> Sample:
+    """Return the sample without the one value that many entries share: a black border, a fill value, counts of zero.
+
+    Such entries are fitted exactly long before the others, and say nothing of their scale or noise.
+    """
+    values, counts = np.unique(sample.values, return_counts=True)
+    most = int(counts.argmax())
+    share = counts[most] / len(sample.values)
+    # Most entries of a constant matrix are its measurement; two values leave nothing to measure.
+    measures = share > _MAJORITY and values[most] != 0
+    if len(values) <= 2 or share < _COMMON or measures:
+        return sample
+    return sample.only(sample.values != values[most])

@@ -1,0 +1,129 @@
+"""Which components of X are there: those that stand out of what noise alone would make.
+
+A rank given too large would otherwise be filled with noise and, worse, with outliers: a surplus component ends as one
+row or column with all its outliers in it, fitted exactly. Components that do not stand out are kept as probes: so weak
+that X does not feel them, yet updated like the others, which makes them follow the leading singular vectors of the
+residual (a power iteration). A weak component of a badly conditioned X waits as a probe until the error has fallen
+below it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrpca.iteration import Retracted, normal_form
+
+# How far a component has to stand out of the largest singular value that noise would have ...
+_STANDS_OUT = 1.3
+# ... at the start, where outliers are in the data, and while thresholds are still far above the noise, since the
+# influence is then sparse and its singular values larger than those of Gaussian noise of the same energy.
+_STANDS_OUT_AT_START = 2.0
+_STANDS_OUT_EARLY = 8.0
+_EARLY_SLOPE = 4.0
+# Size of a probe, in units of the noise's largest singular value.
+_PROBE = 1e-3
+# A component with more than this share of its energy in one row or column is localised (the second number is for
+# matrices of a few rows, where nothing else is possible).
+_LOCALISED, _LOCALISED_SMALL = 0.25, 2.0
+
+
+@dataclass
+class Components:
+    """The factors L (n1, r) and R (n2, r) with orthogonal columns: the `present` ones first, then probes."""
+
+    L: Any
+    R: Any
+    present: int
+
+    @property
+    def values(self) -> Any:
+        """Singular values (for orthogonal columns)."""
+        return np.linalg.norm(self.L, axis=0) * np.linalg.norm(self.R, axis=0)
+
+    def copy(self) -> Components:
+        """Return a copy that later steps do not change."""
+        return Components(self.L.copy(), self.R.copy(), self.present)
+
+    @property
+    def is_present(self) -> Any:
+        """Which components are there (r,)."""
+        return np.arange(self.L.shape[1]) < self.present
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L and R of the components that are there, zero for the others."""
+        return np.where(self.is_present, self.L, 0.0), np.where(self.is_present, self.R, 0.0)
+
+    def localised(self) -> Any:
+        """Return which present components live in one row or column."""
+        return self.localised_in_rows() | self.localised_in_columns()
+
+    def localised_in_rows(self) -> Any:
+        """Return which present components live in one row."""
+        return self.is_present & _is_localised(self.L)
+
+    def localised_in_columns(self) -> Any:
+        """Return which present components live in one column."""
+        return self.is_present & _is_localised(self.R)
+
+    def without(self, dropped: Any, edge: float) -> Components:
+        """Return the same with some components made probes; the strongest stays if all were dropped."""
+        return _arranged(self.L, self.R, self.values, ~self.is_present | dropped, edge)
+
+
+def noise_edge(norm: float, shape: tuple[int, int], share: float) -> float:
+    """Return the largest singular value of noise of norm ‖C‖, as a step sees it: (√n1 + √n2) ‖C‖ / √(n1 n2) / kp."""
+    return norm / max(share, 1e-6) * sum(1.0 / math.sqrt(n) for n in shape)
+
+
+def all_present(L: Any, R: Any) -> Components:
+    """Return factors of any form as components, all present."""
+    L, R, _ = normal_form(L, R)
+    return Components(L, R, L.shape[1])
+
+
+def first_components(L: Any, R: Any, edge: float) -> Components:
+    """Return the components of a start, those that stand out of the `edge` of its residual first."""
+    values = np.linalg.norm(L, axis=0) * np.linalg.norm(R, axis=0)
+    return _arranged(L, R, values, values < _STANDS_OUT_AT_START * edge, edge)
+
+
+def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tuple[Components, float]:
+    """Return the components after a step, and how far X moved.
+
+    `edge` is the noise's largest singular value in that step, `ahead` by what factor the threshold was above the one
+    that the noise calls for. A component that was not there before must not live in one row or column: that is what
+    outliers look like.
+    """
+    stands_out = min(_STANDS_OUT_EARLY, _STANDS_OUT + _EARLY_SLOPE * max(0.0, ahead - 1.0))
+    absent = new.values < stands_out * edge
+    absent |= ~before.is_present & (_is_localised(new.U) | _is_localised(new.V))
+    parts = _arranged(*new.factors(), new.values, absent, edge)
+    return parts, new.moved(absent & (np.arange(len(absent)) >= min(parts.present, 1)))
+
+
+def all_of(new: Retracted) -> tuple[Components, float]:
+    """Return all components after a step as present, and how far X moved."""
+    rank = len(new.values)
+    return Components(*new.factors(), rank), new.moved(np.zeros(rank, bool))
+
+
+def _arranged(L: Any, R: Any, values: Any, absent: Any, edge: float) -> Components:
+    """Return components with the absent ones last and as weak as probes are."""
+    if absent.all():
+        absent = np.arange(len(absent)) > 0
+    order = np.argsort(absent, kind="stable")
+    probe = np.sqrt(np.divide(_PROBE * edge, values, out=np.zeros(len(values)), where=values > 0))
+    scale = np.where(absent, np.minimum(probe, 1.0), 1.0)
+    return Components((L * scale)[:, order], (R * scale)[:, order], int((~absent).sum()))
+
+
+def _is_localised(
+    factor: Any,  # (n, r)
+) -> Any:
+    """Return which columns have much of their energy in one entry."""
+    energy = np.abs(factor) ** 2
+    return energy.max(axis=0, initial=0.0) > (_LOCALISED + _LOCALISED_SMALL / len(factor)) * energy.sum(axis=0)

@@ -1,0 +1,45 @@
+"""One pass over Y and the directions it gives: what every loop of the LRPCA family shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lrpca import iteration
+from lrpca.influence import Levels
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.dense import DenseMatrix
+
+
+def take_pass(
+    matrix: DenseMatrix,
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    level: Levels,
+    weight: Any,  # (n1,)
+    *,
+    grams: bool = False,
+) -> Pass:
+    """Return the pass at L Rᵀ with the products C R̄ and Cᵀ W L̄ of the update."""
+    A = R.conj() if np.iscomplexobj(R) else R
+    B = L.conj() if weight is None else L.conj() * weight[:, None]
+    return matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
+
+
+def directions(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    update: str,
+    weight: Any,  # (n1,)
+    present: int | None = None,
+) -> tuple[Any, Any]:
+    """Return ΔL and ΔR of a step of length 1 along the scaled or the tangent direction."""
+    if update == "scaled":
+        return iteration.scaled_directions(L, R, result, weight)
+    if result.row_grams is None:
+        dL, dR = iteration.scaled_directions(L, R, result, weight)
+    else:
+        dL, dR = iteration.own_gram_directions(L, R, result, weight, present)
+    return iteration.without_double_counting(L, R, dL, dR, weight)
