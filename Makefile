@@ -15,9 +15,11 @@ DEMO_OUTPUT ?= demo-output
 WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+GRID_ARGS ?=
+REAL_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench lint docs clean distclean
+.PHONY: help venv demo test bench grid ablation real lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -34,7 +36,17 @@ $(VENV)/.demo: $(VENV)/.made
 	$(INSTALL_SELF) ".[cli,plot]"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
+# PCP, the rival on the grid.
+$(VENV)/.grid: $(VENV)/.demo
+	$(INSTALL) pyrpca
+	@touch $@
+
+# PyAV, which reads the videos.
+$(VENV)/.real: $(VENV)/.grid
+	$(INSTALL) av
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.grid
 	$(INSTALL_SELF) ".[cli,plot,dev]"
 	@touch $@
 
@@ -57,6 +69,15 @@ test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choos
 bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
+grid: $(VENV)/.grid ## Run solvers on the grid of planted problems; writes benchmarks/results/grid.json (GRID_ARGS="--cases noise" to choose)
+	$(BIN)/python benchmarks/grid.py $(GRID_ARGS)
+
+ablation: $(VENV)/.demo ## Run the grid without each rule of the default; writes benchmarks/results/ablation.json
+	$(BIN)/python benchmarks/grid.py --ablation $(GRID_ARGS)
+
+real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--rivals none" for less)
+	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)
+
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
@@ -68,7 +89,7 @@ docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its example
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove what was built, keep .venv
-	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/sg_execution_times.rst \
+	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/grid_tables.md docs/sg_execution_times.rst \
 	    benchmarks/scratch \
 	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from make_benchmarks_page import write_page  # noqa: E402  (found through the line above)
+from make_grid_tables import write_tables  # noqa: E402
 
 project = "lrpca"
 author = "The lrpca developers"
@@ -28,7 +29,14 @@ extensions = [
     "mathml",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/*.md5",
+    "grid_tables.md",
+    "sg_execution_times.rst",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 nitpicky = False
 
@@ -61,7 +69,9 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 # Pages of prose have nothing beside them to navigate to.
-html_sidebars = {page: [] for page in ("index", "quickstart", "method", "schedules", "cli", "benchmarks", "changelog")}
+html_sidebars = {
+    page: [] for page in ("index", "quickstart", "method", "schedules", "cli", "grid", "benchmarks", "changelog")
+}
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
@@ -75,8 +85,10 @@ html_theme_options = {
 MODULUS = re.compile(r"(``.*?``)|(?<![\w|\\])\|([^\s|`]{1,20})\|(?!\w)")
 
 
-def _make_benchmarks_page(app: Sphinx) -> None:
-    write_page(HERE.parent / "benchmarks" / "results", HERE / "benchmarks.md")
+def _make_result_pages(app: Sphinx) -> None:
+    results = HERE.parent / "benchmarks" / "results"
+    write_page(results, HERE / "benchmarks.md")
+    write_tables(results, HERE / "grid_tables.md")
 
 
 def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -86,6 +98,6 @@ def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: obje
 
 
 def setup(app: Sphinx) -> None:
-    """Make the benchmarks page before Sphinx looks for its sources, and mend docstrings before numpydoc parses them."""
-    app.connect("builder-inited", _make_benchmarks_page)
+    """Make the result pages before Sphinx looks for its sources, and mend docstrings before numpydoc parses them."""
+    app.connect("builder-inited", _make_result_pages)
     app.connect("autodoc-process-docstring", _escape_moduli, priority=100)

@@ -9,7 +9,7 @@ Run ``python docs/make_benchmarks_page.py`` to write ``docs/benchmarks.md``; bui
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,24 @@ HEAD = """# Benchmarks
 
 Every table on this page was written by the command above it and is shown as it came out, losses included.
 Times depend on the machine, so most tables give ratios between things measured in the same run. `make bench`
-measures everything again on yours.
+measures speed and memory again on yours, and `make real` accuracy on real data; accuracy on planted problems is on the
+page about [the grid](grid.md).
 """
 NONE_YET = "No results are stored yet; `make bench` writes them to `benchmarks/results/`."
+# Files that have a page of their own.
+ELSEWHERE = ("ablation.json", "grid.json")
 KEYS = ("title", "command", "hardware", "versions", "date", "tables", "notes")
 
 
-def load_results(folder: Path) -> list[dict[str, Any]]:
+def load_results(folder: Path, leave_out: Collection[str] = ()) -> list[dict[str, Any]]:
     """Read and check every result file of a folder, ordered by file name.
 
     Parameters
     ----------
     folder : pathlib.Path
         Where the ``*.json`` files are; it may be absent.
+    leave_out : collection of str
+        Names of files to pass over.
 
     Returns
     -------
@@ -43,15 +48,17 @@ def load_results(folder: Path) -> list[dict[str, Any]]:
     ValueError
         A file is not JSON or lacks a part of the format above.
     """
-    results = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"file={path.name} is not JSON ({error}); run its benchmark again") from error
-        _check(result, path.name)
-        results.append(result)
-    return results
+    return [load_result(path) for path in sorted(folder.glob("*.json")) if path.name not in leave_out]
+
+
+def load_result(path: Path) -> dict[str, Any]:
+    """Read and check one result file; a ValueError says what is wrong with it."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"file={path.name} is not JSON ({error}); run its benchmark again") from error
+    _check(result, path.name)
+    return dict(result)
 
 
 def _check(result: Any, name: str) -> None:
@@ -80,18 +87,20 @@ def render_page(results: Sequence[Mapping[str, Any]]) -> str:
     str
         The page.
     """
-    parts = [HEAD]
-    for result in results:
-        parts.append(f"## {_text(result['title'])}\n")
-        parts.append(f"```console\n$ {result['command']}\n```\n")
-        for table in result["tables"]:
-            parts.append(_table(table))
-        parts.extend(f"- {_text(note)}" for note in result["notes"])
-        parts.append(f"\n{_circumstances(result)}\n")
-    return "\n".join(parts if results else [HEAD, NONE_YET, ""])
+    return "\n".join([HEAD, *map(render_result, results)] if results else [HEAD, NONE_YET, ""])
 
 
-def _table(table: Mapping[str, Any]) -> str:
+def render_result(result: Mapping[str, Any]) -> str:
+    """Render one result as a section: title, command, tables, notes, circumstances."""
+    parts = [f"## {_text(result['title'])}\n", f"```console\n$ {result['command']}\n```\n"]
+    parts.extend(render_table(table) for table in result["tables"])
+    parts.extend(f"- {_text(note)}" for note in result["notes"])
+    parts.append(f"\n{_circumstances(result)}\n")
+    return "\n".join(parts)
+
+
+def render_table(table: Mapping[str, Any]) -> str:
+    """Render one table under its caption; columns of nothing but numbers are set flush right."""
     numeric = [all(_is_number(row[i]) for row in table["rows"]) for i in range(len(table["columns"]))]
     lines = [
         _row(table["columns"]),
@@ -135,11 +144,15 @@ def write_page(results_folder: Path, page: Path) -> None:
     Parameters
     ----------
     results_folder : pathlib.Path
-        Where the result files are.
+        Where the result files are; those with a page of their own are passed over.
     page : pathlib.Path
         The Markdown file to write.
     """
-    text = render_page(load_results(results_folder))
+    write_if_changed(page, render_page(load_results(results_folder, ELSEWHERE)))
+
+
+def write_if_changed(page: Path, text: str) -> None:
+    """Write a page, unless it already reads the same, so that Sphinx need not read it again."""
     if page.exists() and page.read_text(encoding="utf-8") == text:
         return
     with replacing(page) as temporary:

@@ -1,0 +1,161 @@
+"""Real matrices, from a folder of videos and traffic counts that is not part of the project.
+
+The folder is named by LRPCA_DATA (``../shared/data`` beside the repository unless set). Each name has its loader; what
+is absent is left out, and `available` says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("LRPCA_DATA") or REPOSITORY.parent / "shared" / "data")
+# Frames are averaged over squares of 2 x 2 or 4 x 4 pixels until a clip has at most so many entries.
+MOST_ENTRIES = 40_000_000
+VIDEO, TRAFFIC = "video", "traffic"
+
+
+@dataclass(frozen=True)
+class Real:
+    """A matrix nobody made for us, rows being frames or pairs of places.
+
+    Attributes
+    ----------
+    name, kind : str
+        kind is "video" or "traffic".
+    Y : ndarray (n1, n2)
+        uint8 for video, float64 with NaN for traffic.
+    frame : tuple of int, optional
+        Height and width of the picture that a row of a video is.
+    shrunk : int
+        Side of the squares of pixels that were averaged; 1 where none were.
+    """
+
+    name: str
+    kind: str
+    Y: Any
+    frame: tuple[int, int] | None = None
+    shrunk: int = 1
+
+    @property
+    def observed(self) -> Any:
+        """Where Y has a value (n1, n2)."""
+        return np.ones(self.Y.shape, bool) if self.Y.dtype.kind in "iu" else ~np.isnan(self.Y)
+
+
+def available(names: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """Return the names whose files are there, and a message for each that is left out."""
+    found, missing = [], []
+    for name in SOURCES if names is None else names:
+        if name not in SOURCES:
+            raise ValueError(f"name={name!r} is unknown; use one of {', '.join(SOURCES)}")
+        path = DATA / SOURCES[name][0]
+        if path.exists():
+            found.append(name)
+        else:
+            missing.append(f"{name} is left out: {SOURCES[name][0]} is not in the data folder (set LRPCA_DATA)")
+    return found, missing
+
+
+def load(name: str) -> Real:
+    """Read one matrix."""
+    path, loader = SOURCES[name]
+    return loader(name, DATA / path)
+
+
+def shrink(
+    frame: Any,  # (height, width) uint8
+    side: int,
+) -> Any:
+    """Return the frame averaged over squares of `side` pixels; what does not fill a square at the edge is cut off.
+
+    Examples
+    --------
+    >>> shrink(np.array([[1, 2, 9], [3, 5, 9]], np.uint8), 2)
+    array([[3]], dtype=uint8)
+    """
+    if side == 1:
+        return frame
+    height, width = (n // side for n in frame.shape)
+    squares = frame[: height * side, : width * side].reshape(height, side, width, side)
+    return np.round(squares.mean(axis=(1, 3))).astype(np.uint8)
+
+
+def _clip(name: str, path: Path, *, pattern: str | None = None) -> Real:
+    count, height, width = _extent(path, pattern)
+    side = 1
+    while count * (height // side) * (width // side) > MOST_ENTRIES:
+        side *= 2
+    frames = [shrink(frame, side) for frame in _frames(path, pattern)]
+    return Real(name, VIDEO, np.stack([frame.ravel() for frame in frames]), frames[0].shape, side)
+
+
+def _extent(path: Path, pattern: str | None) -> tuple[int, int, int]:
+    """Return number, height and width of the frames: as the container says, or by counting files."""
+    import av
+
+    with av.open(_address(path, pattern), format="image2" if pattern else None) as container:
+        stream = container.streams.video[0]
+        count = len(list(path.iterdir())) if pattern else stream.frames
+        return count, stream.height, stream.width
+
+
+def _frames(path: Path, pattern: str | None) -> Iterator[Any]:
+    import av
+
+    with av.open(_address(path, pattern), format="image2" if pattern else None) as container:
+        container.streams.video[0].thread_type = "AUTO"
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="gray")
+
+
+def _address(path: Path, pattern: str | None) -> str:
+    return str(path / pattern if pattern else path)
+
+
+def _escalator(name: str, path: Path) -> Real:
+    from scipy.io import loadmat
+
+    stored = loadmat(path)
+    height, width = int(stored["m"].item()), int(stored["n"].item())
+    # One frame per column, stored column by column.
+    frames = stored["X"].T.reshape(-1, width, height).transpose(0, 2, 1)
+    return Real(name, VIDEO, np.ascontiguousarray(frames.reshape(len(frames), -1)), (height, width))
+
+
+def _abilene(name: str, path: Path) -> Real:
+    import h5py
+
+    with h5py.File(path) as file:
+        tensor = np.asarray(file["Abilene"], float)
+    return Real(name, TRAFFIC, tensor.reshape(-1, tensor.shape[-1]))
+
+
+def _taxi(name: str, path: Path) -> Real:
+    from scipy.io import loadmat
+
+    tensor = loadmat(path)["tensor"].astype(float)
+    return Real(name, TRAFFIC, tensor.reshape(-1, tensor.shape[-1]))
+
+
+def _speeds(name: str, path: Path) -> Real:
+    return Real(name, TRAFFIC, np.load(path).astype(float))
+
+
+SOURCES: dict[str, tuple[str, Callable[[str, Path], Real]]] = {
+    "vtest": ("video/vtest.avi", _clip),
+    "bgs_video": ("video/bgs_video.avi", _clip),
+    "bgs_video02": ("video/bgs_video02.avi", _clip),
+    "cdnet_pedestrians": ("video/cdnet_pedestrians/input", partial(_clip, pattern="in%06d.jpg")),
+    "escalator": ("video/escalator_data.mat", _escalator),
+    "abilene": ("timeseries/Abilene.mat", _abilene),
+    "taxi": ("timeseries/nyc_tensor.mat", _taxi),
+    "ngsim": ("timeseries/NGSIM_full.npy", _speeds),
+}
