@@ -122,3 +122,11 @@ def test_a_solver_that_always_says_converged_would_be_caught() -> None:
     problem = problem_of((150, 150), 0.05, hard=True)
     assert wrong(problem, problem.error(problem.Y))
     assert wrong(problem, problem.error(quietly(problem.Y, 2).low_rank))
+
+
+def test_a_noise_floor_that_gives_way_is_none() -> None:
+    """Small one-sided outliers pass for noise until thresholds are sharpened; then there is none left."""
+    arguments = {"rank": 5, "outlier_fraction": 0.4, "one_sided": True, "condition": 100.0}
+    problem = planted((600, 600), **arguments, random_state=1037)  # type: ignore[arg-type]
+    d = quietly(problem.Y, 5)
+    assert d.converged and recovered(problem, problem.error(d.low_rank))

@@ -103,7 +103,10 @@ class SecondLooks:
     def ask(self, end: End, edge: float) -> Components | End:
         """Return the components to go on with, or where the run ends."""
         if self._thresholds.sharp_passes:
-            return end
+            if not self._thresholds.floor_gave_way:
+                return end
+            self._thresholds.restart(math.inf)
+            return end.parts
         if self.rescue(end.parts, end.result, thorough=end.verdict == "tol"):
             return end.parts
         end.parts = end.parts.copy()

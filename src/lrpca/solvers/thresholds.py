@@ -21,6 +21,8 @@ _PATIENT_DECAY = 0.7
 _SHARP = 0.6
 # Passes with sharpened thresholds: a polish of what has come to rest, which on real data would wander on.
 _SHARP_PASSES = 8
+# A noise floor does not fall by this much.
+_GAVE_WAY = 0.5
 # A value that this share of the entries has is no measurement.
 _COMMON, _MAJORITY = 0.1, 0.5
 # ζ has settled when it falls by less than a fifth.
@@ -42,6 +44,7 @@ class AdaptiveThresholds:
         self._last = math.inf
         self._sharp = 1.0
         self.sharp_passes = 0
+        self._floor = 0.0
         self.core = Core(0.0, 0.0)  # at the iterate entering the pass
         self.settled = False
         self.ahead = 1.0  # by what factor ζ_k is above what σ calls for
@@ -73,7 +76,12 @@ class AdaptiveThresholds:
 
     def sharpen(self) -> None:
         """Lower the thresholds to three σ from now on."""
-        self._last, self._sharp = math.inf, _SHARP
+        self._last, self._sharp, self._floor = math.inf, _SHARP, self.core.sigma
+
+    @property
+    def floor_gave_way(self) -> bool:
+        """Whether σ has fallen since thresholds were sharpened: what looked like noise was outliers."""
+        return self.core.sigma < _GAVE_WAY * self._floor
 
     @property
     def polished(self) -> bool:
