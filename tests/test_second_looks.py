@@ -14,7 +14,7 @@ from lrpca.testing import Problem, planted, recovered, wrong
 
 RANK = 5
 BASE: dict[str, Any] = {"shape": (200, 200), "rank": RANK}
-ROWS, COLUMNS, BLOCKS = {"placement": "rows"}, {"placement": "columns"}, {"placement": "blocks", "one_sided": True}
+ROWS, COLUMNS = {"placement": "rows"}, {"placement": "columns"}
 
 
 def outliers(fraction: float, size: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -40,9 +40,7 @@ NEEDED: list[tuple[str, dict[str, Any], int]] = [
     ("sharpening", outliers(0.4, noise=0.1), RANK),
     # Outliers on one side have a component of their own, which takes the place of one of X.
     ("doubts", outliers(0.4, 3, one_sided=True), RANK),
-    ("doubts", outliers(0.2, 10, **BLOCKS), RANK),
     ("second_start", outliers(0.3, 3, one_sided=True, law="constant"), RANK),
-    ("second_start", outliers(0.2, 10, **BLOCKS), RANK),
 ]
 
 
