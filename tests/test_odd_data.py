@@ -166,3 +166,14 @@ def test_heavy_tails_are_recovered_or_warned_about(spread: float, dtype: Any) ->
 def test_warnings_are_the_librarys_own() -> None:
     assert issubclass(ConvergenceWarning, UserWarning) and issubclass(DiagnosisWarning, UserWarning)
     assert lrpca.ConvergenceWarning is ConvergenceWarning
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_integers_with_outliers_of_one_step_are_fitted_exactly(seed: int) -> None:
+    """Below the step of integers there is no structure to find: a rank that is right was called too small."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(-9, 10, (120, 2)) @ rng.integers(-9, 10, (2, 120))
+    Y, hit = X.copy(), rng.random(X.shape) < 0.1
+    Y[hit] += rng.integers(-99, 100, hit.sum())
+    d = decompose(Y, 2)
+    assert d.converged and np.linalg.norm(d.low_rank - X) < 1e-3 * np.linalg.norm(X)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ import numpy as np
 from lrpca.decomposition import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
+from lrpca.solvers.methods import Method, able_to, find_method
+from lrpca.solvers.options import check_options, is_integer
 
-METHODS = ("lrpca",)
-_PLANNED = (
-    "scaledgd",
-    "gd",
-    "altproj",
-    "accaltproj",
-    "pcp",
-    "stable_pcp",
-    "ircur",
-    "pgrmc",
-    "godec",
-    "grassmann",
-    "sampled",
-    "auto",
-)
-_MAX_ITER = 300
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
-# Relative change of X at which the default stops: where float32 rounding begins to show, a hundred times lower else.
-_ADAPTIVE_TOL = {"single": 1e-6, "double": 1e-8}
+# No method is asked for less than single precision can show.
+_LEAST_SINGLE_TOL = 1e-6
 
 
 def decompose(
@@ -63,17 +48,20 @@ def decompose(
         sparse matrix (by densified blocks of rows; absent entries are zeros). Rows are samples or frames. NaN is
         missing. Y is read in place and never changed.
     rank : int
-        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few.
-    method : {"lrpca"}
-        The solver.
+        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. The convex methods
+        "pcp" and "stable_pcp" find it themselves; given, it cuts their result to that many components.
+    method : str
+        The solver: "lrpca", or one of its rivals "scaledgd", "gd", "altproj", "accaltproj", "pcp", "stable_pcp",
+        "ircur", "pgrmc", "godec", "grassmann" (`lrpca.solvers.methods.METHODS` says what each can take).
     schedule : Schedule, str or Path, optional
         The numbers that steer the iteration: a `Schedule`, the name of a shipped one, or the path of a JSON file. The
         default adapts to scale, shape, noise and outlier fraction by itself.
     tol : float, optional
         Adaptive schedules stop when ``‖X_k - X_{k-1}‖ / ‖X_k‖ <= tol`` (1e-6 for single precision, 1e-8 else), absolute
-        ones when ``‖Y - X - S‖ / ‖Y‖ < tol`` (1e-4). 0 runs to `max_iter`.
+        ones when ``‖Y - X - S‖ / ‖Y‖ < tol`` (1e-4). The other methods have their own measure and default, see
+        `lrpca.solvers.methods.METHODS`. 0 runs to `max_iter`.
     max_iter : int, optional
-        Most iterations; 300 unless given.
+        Most iterations; 300 for lrpca unless given.
     random_state : int or numpy Generator, optional
         Seed of the test matrix and of the sampled entries; 0 unless given, so the result is reproducible.
     callback : callable, optional
@@ -87,7 +75,9 @@ def decompose(
     options : dict, optional
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
         the entries that thresholds are read from (up to 60 000 entries are all taken), ``without`` some rules of the
-        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`).
+        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`). The other methods': see the function
+        ``solve`` of ``lrpca.solvers.<method>``. `Decomposition.settings` tells which values were used;
+        None is one that followed the data from iteration to iteration.
 
     Returns
     -------
@@ -117,104 +107,58 @@ def decompose(
     from lrpca.matrices.accept import accept
     from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
     from lrpca.results import assemble
-    from lrpca.solvers.adaptive import solve_adaptive
-    from lrpca.solvers.lrpca import solve_absolute
-    from lrpca.solvers.rules import RULES
+    from lrpca.solvers.run import Run
 
-    _check_method(method)
+    chosen = find_method(method)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback={callback!r} is not callable; pass a function of one argument, the state")
-    known = _check_options(options)
+    given = check_options(options, chosen.options, method)
+    _refuse_unused(chosen, schedule=schedule, start=start, row_weight=row_weight)
     matrix = accept(Y, mask)
-    r = _check_rank(rank, matrix.shape)
+    r = _check_rank(rank, matrix.shape, chosen)
     weight = _check_weight(row_weight, matrix.shape[0])
-    chosen = _resolve_schedule(schedule).scaled_to(matrix.shape, r)
-    tolerance = _check_tol(tol, chosen, matrix.arithmetic)
-    limit = _check_max_iter(max_iter, _MAX_ITER)
+    plan = _resolve_schedule(schedule).scaled_to(matrix.shape, r) if chosen.schedule and r else None
+    tolerance = _check_tol(tol, chosen, plan, matrix.arithmetic)
+    limit = _check_max_iter(max_iter, chosen.max_iter)
     rng = _generator(random_state)
-    sample = draw_sample(matrix, rng, size=known.sample_size or SAMPLE_SIZE, row_weight=weight)
+    sample = draw_sample(matrix, rng, size=given.get("sample_size", SAMPLE_SIZE), row_weight=weight)
     matrix.fit_range_to(sample.values)
-    factors = _check_start(start, matrix.shape, r, complex_data=matrix.stored.kind == "c")
-    common: dict[str, Any] = {
-        "tol": tolerance,
-        "max_iter": limit,
-        "rng": rng,
-        "callback": callback,
-        "start": factors,
-        "row_weight": weight,
-        "power_steps": known.power_steps,
-    }
+    run = Run(
+        matrix,
+        chosen,
+        r,
+        tol=tolerance,
+        max_iter=limit,
+        rng=rng,
+        sample=sample,
+        settings=chosen.defaults() | given | {"tol": tolerance, "max_iter": limit},
+        callback=callback,
+        start=_check_start(start, matrix.shape, r, complex_data=matrix.stored.kind == "c"),
+        row_weight=weight,
+        schedule=plan,
+    )
     try:
-        if chosen.kind == "absolute":
-            outcome = solve_absolute(matrix, r, chosen, **common)
-        else:
-            outcome = solve_adaptive(matrix, r, chosen, sample, rules=frozenset(RULES) - known.without, **common)
+        outcome = chosen.solve(run, **given)
     finally:
         matrix.close()
-    result = assemble(matrix, outcome, sample, method)
-    _warn(result, tolerance, chosen, max_iter)
+    result = assemble(run, outcome)
+    _warn(result, tolerance, chosen, plan, max_iter)
     return result
 
 
-def _check_method(method: str) -> None:
-    if method in METHODS:
-        return
-    if method in _PLANNED:
-        raise NotImplementedError(f"method={method!r} is not available yet; use one of {', '.join(METHODS)}")
-    raise ValueError(f"method={method!r} is unknown; use one of {', '.join(METHODS)}")
+def _refuse_unused(method: Method, **arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None and not getattr(method, name):
+            raise ValueError(f"{name} is not used by method={method.name!r}; leave it out, or use {able_to(name)}")
 
 
-@dataclass(frozen=True)
-class _Options:
-    """Options of method="lrpca"."""
-
-    power_steps: int | None = None
-    sample_size: int | None = None
-    without: frozenset[str] = frozenset()
-
-
-# The numbers among them, and their least values.
-_LEAST = {"power_steps": 0, "sample_size": 100}
-
-
-def _check_options(options: dict[str, Any] | None) -> _Options:
-    if options is not None and not isinstance(options, dict):
-        raise TypeError(f"options={options!r} is not a dict; pass e.g. {{'power_steps': 2}}")
-    known: dict[str, Any] = {}
-    for name, value in (options or {}).items():
-        if name == "without":
-            known[name] = _check_rules(value)
-        elif name not in _LEAST:
-            names = ", ".join([*_LEAST, "without"])
-            raise ValueError(f"options={{{name!r}: ...}} is unknown to method='lrpca'; use {names}")
-        elif not _is_integer(value) or value < _LEAST[name]:
-            least = _LEAST[name]
-            raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
-        else:
-            known[name] = int(value)
-    return _Options(**known)
-
-
-def _check_rules(names: Any) -> frozenset[str]:
-    from lrpca.solvers.rules import RULES
-
-    chosen = [names] if isinstance(names, str) else names
-    if not isinstance(chosen, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in chosen):
-        raise ValueError(f"options['without']={names!r} is not a list of names; use some of {', '.join(RULES)}")
-    for name in chosen:
-        if name not in RULES:
-            raise ValueError(f"options['without']={name!r} is no rule of the default; use some of {', '.join(RULES)}")
-    return frozenset(chosen)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
-
-
-def _check_rank(rank: Any, shape: tuple[int, int]) -> int:
-    if rank is None or (isinstance(rank, str) and rank == "auto"):
+def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | None:
+    automatic = rank is None or (isinstance(rank, str) and rank == "auto")
+    if automatic and not method.needs_rank:
+        return None
+    if automatic:
         raise NotImplementedError(f"rank={rank!r}: choosing the rank is not available yet; give an integer, e.g. 5")
-    if not _is_integer(rank):
+    if not is_integer(rank):
         raise ValueError(f"rank={rank!r} is not an integer; give one from 1 to {min(shape)}")
     if not 1 <= rank <= min(shape):
         raise ValueError(f"rank={rank} is not between 1 and min(Y.shape)={min(shape)}; choose one in that range")
@@ -248,11 +192,12 @@ def _resolve_schedule(schedule: Any) -> Schedule:
     raise TypeError(f"schedule={type(schedule).__name__} is not a Schedule, a name or a path; see lrpca.Schedule")
 
 
-def _check_tol(tol: Any, schedule: Schedule, arithmetic: Any) -> float:
+def _check_tol(tol: Any, method: Method, schedule: Schedule | None, arithmetic: Any) -> float:
     if tol is None:
-        if schedule.kind == "absolute":
+        if schedule is not None and schedule.kind == "absolute":
             return _ABSOLUTE_TOL
-        return _ADAPTIVE_TOL["single" if arithmetic in (np.float32, np.complex64) else "double"]
+        single = arithmetic in (np.float32, np.complex64)
+        return max(method.tol, _LEAST_SINGLE_TOL) if single else method.tol
     if isinstance(tol, bool) or not isinstance(tol, numbers.Real) or not 0 <= float(tol) < 1:
         raise ValueError(f"tol={tol!r} is not a number from 0 to below 1; 0 runs to max_iter")
     return float(tol)
@@ -261,7 +206,7 @@ def _check_tol(tol: Any, schedule: Schedule, arithmetic: Any) -> float:
 def _check_max_iter(max_iter: Any, default: int) -> int:
     if max_iter is None:
         return default
-    if not _is_integer(max_iter) or max_iter < 1:
+    if not is_integer(max_iter) or max_iter < 1:
         raise ValueError(f"max_iter={max_iter!r} is not a positive integer; {default} is the default")
     return int(max_iter)
 
@@ -273,12 +218,12 @@ def _generator(random_state: Any) -> np.random.Generator:
         return random_state
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31))
-    if _is_integer(random_state) and random_state >= 0:
+    if is_integer(random_state) and random_state >= 0:
         return np.random.default_rng(int(random_state))
     raise ValueError(f"random_state={random_state!r} is not a non-negative integer or a Generator; e.g. 0")
 
 
-def _check_start(start: Any, shape: tuple[int, int], rank: int, *, complex_data: bool) -> Any:
+def _check_start(start: Any, shape: tuple[int, int], rank: int | None, *, complex_data: bool) -> Any:
     if start is None:
         return None
     try:
@@ -300,21 +245,23 @@ def _check_start(start: Any, shape: tuple[int, int], rank: int, *, complex_data:
 
 
 _ADVICE = {
-    "max_iter": "raise max_iter, or check the rank",
+    "max_iter": "raise max_iter or tol, or check the rank",
     "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
     "stalled": "X does not come to rest, or what it leaves does not look like noise and outliers; the rank may be too "
-    "small, or half of some rows outliers: try a larger rank",
+    "small, or half of some rows outliers: try a larger rank (methods other than lrpca: or a smaller one)",
     "runaway": "the thresholds shrank faster than the error, so S took in everything; use the default schedule, or one "
     "made for this scale, rank and outlier fraction",
 }
 
 
-def _warn(result: Decomposition, tolerance: float, schedule: Schedule, max_iter: Any) -> None:
+def _warn(result: Decomposition, tolerance: float, method: Method, schedule: Schedule | None, max_iter: Any) -> None:
     reason = result.reason
-    accepted = tolerance == 0 or (max_iter is not None and schedule.tail is None and reason != "runaway")
+    fixed_length = schedule is not None and schedule.tail is None
+    accepted = tolerance == 0 or (max_iter is not None and fixed_length and reason != "runaway")
     if reason in _ADVICE and not accepted:
         last = result.history[-1] if result.history else None
-        measure = "residual" if schedule.kind == "absolute" else "change"
+        absolute = schedule is not None and schedule.kind == "absolute"
+        measure = "residual" if absolute else method.measure
         reached = getattr(last, measure, None)
         # A run in doubt may well have come to rest.
         named = reached is not None and reason != "stalled"

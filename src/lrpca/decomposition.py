@@ -120,6 +120,10 @@ class Decomposition:
     diagnosis : Diagnosis
     rank : int
     method : str
+    settings : dict
+        The method's parameters as used: options given and defaults, ``tol`` and ``max_iter``.
+    estimated : tuple of str
+        Which of the settings were found from the data, e.g. ``("alpha",)``.
 
     Notes
     -----
@@ -141,6 +145,8 @@ class Decomposition:
         n_reads: int,
         diagnosis: Diagnosis,
         method: str = "lrpca",
+        settings: dict[str, Any] | None = None,
+        estimated: tuple[str, ...] = (),
     ) -> None:
         self.L = L
         self.R = R
@@ -152,6 +158,8 @@ class Decomposition:
         self.n_reads = n_reads
         self.diagnosis = diagnosis
         self.method = method
+        self.settings = dict(settings or {})
+        self.estimated = estimated
         self._matrix = matrix
 
     @property
@@ -225,6 +233,8 @@ class Decomposition:
             "outlier_fraction": self.outlier_fraction,
             "n_reads": self.n_reads,
             "method": self.method,
+            "settings": self.settings,
+            "estimated": list(self.estimated),
             "history": [asdict(record) for record in self.history],
             "components": self.diagnosis.components,
             "messages": self.diagnosis.messages,
@@ -285,6 +295,8 @@ class Decomposition:
                 n_reads=facts["n_reads"],
                 diagnosis=diagnosis,
                 method=facts["method"],
+                settings=facts.get("settings", {}),
+                estimated=tuple(facts.get("estimated", ())),
             )
             result._check()
         except _VersionError as error:

@@ -211,8 +211,9 @@ def summarize(decomposition: Decomposition) -> dict[str, Any]:
     dict
         ``method``, ``rank``, ``n_iter``, ``n_reads``, ``converged``, ``reason``, ``noise_level``,
         ``outlier_fraction``, ``outlier_threshold``, ``seconds`` (of the iterations), ``components`` (that stand out
-        of the noise), ``messages`` (what looks odd) and ``history``, a list of one dictionary per iteration. What is
-        unknown or not finite is None.
+        of the noise), ``messages`` (what looks odd), ``settings`` (the method's parameters as used), ``estimated``
+        (those of them found from the data) and ``history``, a list of one dictionary per iteration. What is unknown or
+        not finite is None.
     """
     numbers = {name: _plain(getattr(decomposition, name)) for name in NUMBERS}
     history = [{name: _plain(value) for name, value in asdict(record).items()} for record in decomposition.history]
@@ -220,6 +221,8 @@ def summarize(decomposition: Decomposition) -> dict[str, Any]:
         "seconds": math.fsum(record["seconds"] or 0.0 for record in history),
         "components": decomposition.diagnosis.components,
         "messages": list(decomposition.diagnosis.messages),
+        "settings": decomposition.settings,
+        "estimated": list(decomposition.estimated),
         "history": history,
     }
 

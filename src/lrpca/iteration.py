@@ -6,6 +6,7 @@ the row weights W (the identity unless given). Everything here is float64 or com
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,7 @@ class Retracted:
     core_U: Any  # (2r, r)
     core_Vt: Any  # (r, 2r)
     before: Any  # (2r, 2r)
+    next_value: float  # σ_{r+1}, what the return to rank r has left out
 
     def factors(self) -> tuple[Any, Any]:
         """Return L = U Σ^½ and R = V Σ^½."""
@@ -152,7 +154,7 @@ def retract(
     else:
         inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
         U_new = ((L + dL) @ (R.T @ V_new.conj()) + L @ (dR.T @ V_new.conj())) * inverse
-    return Retracted(U_new, values[:r], V_new, P[:, :r], Zh[:r], before)
+    return Retracted(U_new, values[:r], V_new, P[:, :r], Zh[:r], before, float(values[r]))
 
 
 def _split(
@@ -186,7 +188,9 @@ def product_norm(
     R: Any,  # (n2, r)
 ) -> float:
     """Return ‖L Rᵀ‖ without forming it."""
-    return float(np.sqrt(max(0.0, np.sum(gram(L) * gram(R)).real)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.sum(gram(L) * gram(R)).real)
+    return math.sqrt(max(0.0, square)) if square == square else math.inf
 
 
 def orthonormal(

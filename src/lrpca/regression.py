@@ -44,6 +44,8 @@ def robust_coefficients(
     # Orthonormal columns make every Gram well scaled whatever the singular values; absent components get zeros.
     U, sizes, Vh = thin_svd(R)
     there = sizes > _ABSENT * sizes.max(initial=0.0)
+    if not there.any():
+        return np.zeros((matrix.shape[0], R.shape[1]), wide)
     Q, back = U[:, there], (Vh[there].conj() / sizes[there, None]).conj()
     coefficients = np.zeros((matrix.shape[0], R.shape[1]), wide)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from lrpca.decomposition import Decomposition, Diagnosis
 from lrpca.iteration import normal_form
-from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
 from lrpca.noise import outlier_threshold, residual_core, rounding_level
 from lrpca.solvers.outcome import Outcome
+from lrpca.solvers.run import Run
 from lrpca.solvers.structure import STRUCTURED
 from lrpca.solvers.thresholds import telling
 
 # From this share of outliers on, a fit deserves a second look.
 _FULL = 0.45
 _MANY_ZEROS = 0.5
+# A component this much weaker than the strongest is rounding.
+_ABSENT = 1e-12
 
 
-def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str) -> Decomposition:
+def assemble(run: Run, outcome: Outcome) -> Decomposition:
     """Return the decomposition of a finished run."""
-    L, R, _ = normal_form(outcome.L, outcome.R)
+    matrix, sample = run.matrix, run.sample
+    L, R, values = normal_form(outcome.L, outcome.R)
+    found = int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0
+    L, R = L[:, : outcome.rank], R[:, : outcome.rank]
     residuals, measured = sample.residuals(L, R), telling(sample)
     scale = float(np.median(np.abs(measured.values)) or np.abs(sample.values).max(initial=0.0))
     is_complex = matrix.stored.kind == "c"
     rounding = rounding_level(matrix.result, scale)
     sigma = residual_core(measured.residuals(L, R), rounding, is_complex=is_complex).sigma
-    # At the noise floor X moves within the noise, which σ knows.
-    change = outcome.change if outcome.reason == "tol" else 0.0
+    change = _still_to_go(run, outcome)
     # |L_i| |R_j| bounds the entries of X, and with them the rounding of a residual.
     largest = float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
     rounding = rounding_level(matrix.result, largest)
@@ -45,17 +49,38 @@ def assemble(matrix: DenseMatrix, outcome: Outcome, sample: Sample, method: str)
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=matrix.reads,
-        diagnosis=_diagnose(outcome, fraction, threshold, float(np.mean(sample.values == 0))),
-        method=method,
+        diagnosis=_diagnose(outcome, matrix.shape, found, fraction, threshold, float(np.mean(sample.values == 0))),
+        method=run.method.name,
+        settings={
+            name: sorted(value) if isinstance(value, frozenset) else value for name, value in run.settings.items()
+        },
+        estimated=tuple(run.estimated),
     )
 
 
-def _diagnose(outcome: Outcome, fraction: float, threshold: float, zeros: float) -> Diagnosis:
-    observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
-    last = outcome.last_pass
-    kept = observed if last is None else (last.kept_by_row, last.kept_by_column)
-    shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
-    idle = [np.flatnonzero(part == 0) for part in kept]
+def _still_to_go(run: Run, outcome: Outcome) -> float:
+    """Return how far X may still be from where it goes, relative to X."""
+    by_residual = run.method.measure == "residual"
+    if outcome.reason == "tol":
+        # A small residual says less of X than a small change.
+        return max(outcome.change, run.tol) if by_residual else outcome.change
+    if outcome.reason == "max_iter" and by_residual and outcome.history:
+        return max(outcome.change, (outcome.history[-1].residual or 0.0) / math.sqrt(max(run.matrix.shape)))
+    # At the noise floor X moves within the noise, which σ knows.
+    return 0.0
+
+
+def _diagnose(
+    outcome: Outcome, shape: tuple[int, int], found: int, fraction: float, threshold: float, zeros: float
+) -> Diagnosis:
+    if outcome.survey is None or outcome.kept is None:
+        # A method that does not look at every entry, or does not tell.
+        shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
+    else:
+        observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
+        shares = [_share(part, whole) for part, whole in zip(outcome.kept, observed, strict=True)]
+        idle = [np.flatnonzero(part == 0) for part in outcome.kept]
+    components = found if outcome.components is None else outcome.components
     messages = []
     for name, axis in (("row", idle[0]), ("column", idle[1])):
         if len(axis):
@@ -84,7 +109,12 @@ def _diagnose(outcome: Outcome, fraction: float, threshold: float, zeros: float)
             f"S is empty: no sampled residual exceeds {threshold:.2g}; Y has no outliers, the rank is so large that "
             "they are fitted, or they are so many that they pass for noise"
         )
-    return Diagnosis(shares[0], shares[1], idle[0], idle[1], outcome.components, messages)
+    if outcome.rank is not None and found > outcome.rank:
+        messages.append(
+            f"the low-rank part has {found} components, of which the {outcome.rank} asked for are returned; leave rank "
+            "out to get them all"
+        )
+    return Diagnosis(shares[0], shares[1], idle[0], idle[1], components, messages)
 
 
 def _share(

@@ -18,6 +18,9 @@ import numpy as np
 
 from lrpca.influence import Levels, apply
 
+# How many entries count as clean, by row (n1,) and by column (n2,).
+Kept = tuple[Any, Any]
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -31,6 +34,11 @@ class Pass:
     norm_D: float | None = None  # ‖D‖, over observed entries, when asked
     row_grams: Any = None  # (n1, r, r), when asked
     column_grams: Any = None  # (n2, r, r), when asked
+
+    @property
+    def kept(self) -> Kept:
+        """How many entries were kept, by row and by column."""
+        return self.kept_by_row, self.kept_by_column
 
     def transposed(self) -> Pass:
         """Return the same pass seen from Yᵀ."""

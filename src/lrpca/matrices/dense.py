@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,11 @@ from lrpca.threads import Threads
 
 # A rectangle that cannot be read in place (odd strides) is copied in pieces of about this many entries.
 _PIECE = 1 << 17
+
+# Single precision in place of double.
+_ROUGH = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
+
+Result = TypeVar("Result")
 
 
 class DenseMatrix:
@@ -44,6 +49,8 @@ class DenseMatrix:
         self.stored = array.dtype
         self.result = self.arithmetic = arithmetic_dtype(array.dtype)
         self.reads = 0
+        self._full_arithmetic: Any = None
+        self._may_be_rough = array.dtype.kind in "fc"
         self._transposed = abs(array.strides[0]) < abs(array.strides[1]) and min(array.shape) > 1
         # Kernels see the orientation with neighbours along rows; read-only, so that one compiled form serves all.
         self._rows = array.T if self._transposed else array
@@ -65,13 +72,30 @@ class DenseMatrix:
 
         Raises ValueError where even double precision would not do.
         """
-        size = float(np.median(np.abs(values)))
-        if not np.isfinite(size):
-            return  # the first read names the infinite entry
-        if size and not 1e-12 < size < 1e12:
-            self.arithmetic = np.promote_types(self.arithmetic, np.float64)
+        sizes = np.abs(values)
+        size = float(np.median(sizes[sizes > 0])) if sizes.any() else 0.0
+        if (size and not 1e-12 < size < 1e12) or sizes.max(initial=0.0) > 1e15:
+            self.compute_exactly()
         if size and not 1e-130 < size < 1e130:
             raise ValueError(f"median|Y|={size:.1e} is beyond what can be squared; rescale Y, e.g. Y / {size:.0e}")
+
+    def compute_roughly(self, roughly: bool) -> None:
+        """Compute passes in single precision, though Y is stored in double, or in double again.
+
+        That is twice as fast, and good enough while residuals are far above the rounding of single precision.
+        """
+        full = self._full_arithmetic or self.arithmetic
+        if roughly and full in _ROUGH and self._may_be_rough:
+            self._full_arithmetic, self.arithmetic = full, _ROUGH[full]
+        else:
+            self.arithmetic = full
+
+    def compute_exactly(self) -> bool:
+        """Compute in double precision from now on; tell whether that is a change."""
+        before = self.arithmetic
+        self.arithmetic = np.promote_types(before, np.float64)
+        self._full_arithmetic, self._may_be_rough = self.arithmetic, False
+        return bool(self.arithmetic != before)
 
     def entries(
         self,
@@ -98,6 +122,41 @@ class DenseMatrix:
     ) -> DenseMatrix:
         """Return some columns, as rows of a matrix of its own (a copy of them)."""
         return DenseMatrix(self.array[:, indices].T, None if self.mask is None else self.mask[:, indices].T)
+
+    def with_mask(
+        self,
+        mask: Any,  # (n1, n2) bool
+    ) -> DenseMatrix:
+        """Return the same data, in place, with another mask."""
+        other = type(self)(self.array, mask)
+        other.arithmetic = self.arithmetic
+        return other
+
+    def dense_rows(self, rows: slice) -> Any:
+        """Return some rows as a C-ordered array of the arithmetic type, in place where they are."""
+        return np.ascontiguousarray(self.array[rows], self.arithmetic)
+
+    def map_rows(self, function: Callable[[slice, Any, Any], Result], *, missing: bool) -> list[Result]:
+        """Read Y once: return ``function(rows, block, observed)`` of every block of rows, by all threads.
+
+        Blocks are C-ordered and of the arithmetic type; `observed` is a boolean array if entries may be `missing`,
+        else None. The cut into blocks is fixed.
+        """
+        self.reads += 1
+
+        def work(rows: slice) -> Result:
+            block = self.dense_rows(rows)
+            observed = None
+            if missing:
+                observed = block == block
+                if self.mask is not None:
+                    observed &= self.mask[rows]
+            return function(rows, block, observed)
+
+        n1, n2 = self.shape
+        count = max(1, _PIECE // n2)
+        parts = [slice(first, min(n1, first + count)) for first in range(0, n1, count)]
+        return self._threads.map(work, parts, work=4.0 * n1 * n2)
 
     def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
         """Yield (first row, block of rows, its mask or None): one more read of Y, in order, for lazy results."""

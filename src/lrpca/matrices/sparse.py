@@ -23,6 +23,8 @@ class SparseMatrix(DenseMatrix):
         self.stored = csr.dtype
         self.result = self.arithmetic = arithmetic_dtype(csr.dtype)
         self.reads = 0
+        self._full_arithmetic = None
+        self._may_be_rough = csr.dtype.kind in "fc"
         self._transposed = False
         self._rows = csr
         self._row_mask = self.mask
@@ -44,6 +46,10 @@ class SparseMatrix(DenseMatrix):
         """Return some columns, made dense, as rows of a matrix of its own."""
         mask = None if self.mask is None else self.mask[:, indices].T
         return DenseMatrix(self.array[:, indices].toarray().T, mask)
+
+    def dense_rows(self, rows: slice) -> Any:
+        """Return some rows, made dense, in the arithmetic type."""
+        return self.array[rows].toarray().astype(self.arithmetic)
 
     def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
         """Yield (first row, dense block of rows, its mask or None)."""

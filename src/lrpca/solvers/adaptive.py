@@ -36,6 +36,9 @@ _POWER_STEPS, _SMALL_POWER_STEPS, _SMALL = 1, 2, 1 << 22
 # Least share of entries that a pass with ψ = clip is taken to keep.
 _LEAST_KEPT_SOFT = 0.5
 _TINY = float(np.finfo(float).tiny)
+# From this many entries on, passes over double-precision data are computed in single precision while residuals, and
+# changes of X, are so many times above its rounding.
+_LARGE, _FAR_ABOVE, _MOVING = 1 << 20, 300.0, 100.0
 # Lost rows can keep a run from ever coming to rest: they are also looked for unasked, after so many passes.
 _RESCUE_EVERY = 25
 
@@ -74,6 +77,7 @@ def solve_adaptive(
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
         grams = _wants_grams(schedule, result, facts, rank, behind, rules)
+        _choose_precision(matrix, thresholds, history)
         result = take_pass(matrix, parts.L, parts.R, level, row_weight, grams=grams)
         step = _step(factor, result, facts, schedule)
         dL, dR = directions(parts.L, parts.R, result, schedule.update, row_weight, parts.present)
@@ -114,7 +118,7 @@ def solve_adaptive(
         end = looks.best(end)
         reason = end.reason
     L, R = end.parts.factors()
-    return Outcome(L, R, history, reason, facts, end.result, end.parts.present, end.change, end.structure)
+    return Outcome(L, R, history, reason, facts, end.result.kept, end.parts.present, end.change, end.structure)
 
 
 def _begin(
@@ -131,12 +135,22 @@ def _begin(
         return all_present(*completed(*start, rng)), survey(matrix)
     if power_steps is None:
         power_steps = _SMALL_POWER_STEPS if math.prod(matrix.shape) < _SMALL else _POWER_STEPS
+    matrix.compute_roughly(math.prod(matrix.shape) >= _LARGE)
     L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=power_steps, rng=rng, weight=weight)
+    matrix.compute_roughly(False)
     if "significance" not in rules:
         return all_present(L, R), facts
     residuals = np.minimum(thresholds.sample.residuals(L, R), thresholds.initial)
     norm = float(np.sqrt(np.mean(residuals**2))) * math.sqrt(math.prod(matrix.shape) * facts.observed)
     return first_components(L, R, noise_edge(norm, matrix.shape, facts.observed)), facts
+
+
+def _choose_precision(matrix: DenseMatrix, thresholds: AdaptiveThresholds, history: list[Record]) -> None:
+    """Compute in single precision as long as residuals and changes of X are far above its rounding."""
+    rounding = float(np.finfo(np.float32).eps)
+    far = thresholds.core.sigma > _FAR_ABOVE * rounding * thresholds.typical
+    moving = not history or (history[-1].change or 0.0) > _MOVING * rounding
+    matrix.compute_roughly(far and moving and math.prod(matrix.shape) >= _LARGE)
 
 
 def _wants_grams(

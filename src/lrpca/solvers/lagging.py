@@ -13,15 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.kernels.reference import Pass
+from lrpca.kernels.reference import Kept, Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients
+from lrpca.regression import robust_coefficients, row_quantile
 from lrpca.solvers.start import Survey
 
 # A row lags when it keeps less than this share of what the median row keeps (chance alone hardly gets there from some
 # hundred entries on; in shorter rows it only costs own Grams), and is lost below the second one.
 _LAGGING = 0.7
 _LOST = 0.6
+# Without noise every row is explained or lost: one that keeps less than this share of the median is.
+_LEFT_BEHIND = 0.3
+# Rows and columns that are looked at, to tell whether those left behind matter.
+_LOOKED_AT = 200
 # Where fewer entries than this share are kept, rows differ enough by chance alone.
 _FEW_KEPT = 0.5
 _CHUNK = 1 << 20
@@ -36,7 +40,35 @@ _SURELY = 6.0
 
 def lagging(last: Pass | None, survey: Survey) -> bool:
     """Tell whether some row or column keeps far less than the others."""
-    return last is not None and any(len(behind) for behind in keeping_less(last, survey, _LAGGING))
+    return last is not None and any(len(behind) for behind in keeping_less(last.kept, survey, _LAGGING))
+
+
+def left_behind(kept: Kept, survey: Survey) -> bool:
+    """Tell whether some row or column was given up, in data without noise: there each is explained or lost."""
+    return any(len(behind) for behind in keeping_less(kept, survey, _LEFT_BEHIND))
+
+
+def given_up(
+    matrix: DenseMatrix,
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    kept: Kept,
+    survey: Survey,
+    size: float,
+) -> bool:
+    """Tell whether a row or column was left behind whose residuals are larger than `size` in the median.
+
+    A threshold far below the error that counts rejects whole rows, too.
+    """
+    rows, columns = (behind[:_LOOKED_AT] for behind in keeping_less(kept, survey, _LEFT_BEHIND))
+    for indices, take, factor, other in ((rows, matrix.take_rows, L, R), (columns, matrix.take_columns, R, L)):
+        if len(indices):
+            part = take(indices)
+            residuals = np.abs(part.array - factor[indices] @ other.T)
+            hidden = residuals != residuals if part.mask is None else ~part.mask | (residuals != residuals)
+            if (row_quantile(np.where(hidden, np.nan, residuals), 0.5) > size).any():
+                return True
+    return False
 
 
 def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, behind: bool) -> bool:
@@ -67,7 +99,7 @@ def rescue_lost(
     Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. A `thorough` search, which
     pays where there is no noise, also takes those that keep a little less than the others.
     """
-    rows, columns = keeping_less(last, survey, _LOST, _SURELY if thorough else math.inf)
+    rows, columns = keeping_less(last.kept, survey, _LOST, _SURELY if thorough else math.inf)
     if len(rows) + len(columns) == 0:
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
@@ -78,18 +110,15 @@ def rescue_lost(
     return better
 
 
-def keeping_less(last: Pass, survey: Survey, than: float, surely: float = math.inf) -> tuple[Any, Any]:
+def keeping_less(kept: Kept, survey: Survey, than: float, surely: float = math.inf) -> tuple[Any, Any]:
     """Return the observed rows and columns that keep less `than` this times the median share.
 
     Also those that keep less than the median by more than `surely` standard deviations of chance: a column whose
     coefficient is wrong for one group of rows only keeps all the others.
     """
     found = []
-    for kept, observed in (
-        (last.kept_by_row, survey.observed_by_row),
-        (last.kept_by_column, survey.observed_by_column),
-    ):
-        share = kept / np.maximum(observed, 1)
+    for count, observed in zip(kept, (survey.observed_by_row, survey.observed_by_column), strict=True):
+        share = count / np.maximum(observed, 1)
         typical = float(np.median(share[observed > 0]))
         chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
         few = (share < than * typical) | (share < typical - surely * chance)

@@ -23,13 +23,59 @@ from lrpca.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.schedule import Schedule
+from lrpca.solvers.options import integer, some_of
 from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
+from lrpca.solvers.rules import RULES
+from lrpca.solvers.run import Run
 from lrpca.solvers.start import completed, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import absolute_verdict
 
 # The paper starts from an exact SVD: its published models need this many power steps to show their own counts.
 _POWER_STEPS = 3
+
+OPTIONS = {
+    "power_steps": integer(0),
+    "sample_size": integer(100),
+    "without": some_of(RULES, "rule of the default"),
+}
+
+
+def solve(
+    run: Run,
+    *,
+    power_steps: int | None = None,
+    sample_size: int | None = None,
+    without: frozenset[str] = frozenset(),
+) -> Outcome:
+    """Run the schedule: absolute ones as in the paper, adaptive ones by the loop that needs no training.
+
+    Parameters
+    ----------
+    run : Run
+    power_steps : int, optional
+        Power steps of the initialisation's randomised SVD; by size and kind of schedule if not given.
+    sample_size : int, optional
+        How many entries thresholds are read off; the sample is drawn before (`Run.sample`).
+    without : set of str
+        Rules of the default to leave out (`lrpca.solvers.rules.RULES`).
+    """
+    from lrpca.solvers.adaptive import solve_adaptive
+
+    assert run.schedule is not None
+    common: dict[str, Any] = {
+        "tol": run.tol,
+        "max_iter": run.max_iter,
+        "rng": run.rng,
+        "callback": run.callback,
+        "start": run.start,
+        "row_weight": run.row_weight,
+        "power_steps": power_steps,
+    }
+    if run.schedule.kind == "absolute":
+        return solve_absolute(run.matrix, run.rank, run.schedule, **common)
+    rules = frozenset(RULES) - without
+    return solve_adaptive(run.matrix, run.rank, run.schedule, run.sample, rules=rules, **common)
 
 
 def solve_absolute(
@@ -81,4 +127,4 @@ def solve_absolute(
             reason = verdict
             break
     change = history[-1].change or 0.0 if history else 0.0
-    return Outcome(L, R, history, reason, facts, result, rank, change)
+    return Outcome(L, R, history, reason, facts, result.kept if result else None, rank, change)

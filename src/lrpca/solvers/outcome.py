@@ -1,4 +1,4 @@
-"""What every loop of the LRPCA family leaves behind, and writes down on its way."""
+"""What every solver leaves behind, and the loops of the LRPCA family write down on their way."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from typing import Any
 import numpy as np
 
 from lrpca.decomposition import Record
-from lrpca.kernels.reference import Pass
+from lrpca.kernels.reference import Kept, Pass
 from lrpca.solvers.start import Survey
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the loop leaves behind."""
+    """What a solver leaves behind."""
 
     L: Any  # (n1, r)
     R: Any  # (n2, r)
     history: list[Record]
     reason: str
-    survey: Survey
-    last_pass: Pass | None
-    components: int  # how many stand out of the noise
+    survey: Survey | None  # None where Y was not read whole
+    kept: Kept | None  # in the last pass, where known
+    components: int | None  # how many stand out of the noise, where the solver tells
     change: float  # relative change of X in the last pass over these factors
     structure: float = 0.0  # by what factor two more components would lower the residual's leading singular value
+    rank: int | None = None  # to cut to, where L and R may have more columns
 
 
 def make_record(
     k: int, threshold: float, step: float, result: Pass, facts: Survey, change: float, began: float
 ) -> Record:
     """Return the record of an iteration that `began` at that time."""
+    residual, kept = facts.relative(result)
     return Record(
         iteration=k,
         threshold=threshold,
         step=step,
-        residual=result.norm_C / facts.norm if facts.norm else 0.0,
+        residual=residual,
         change=change,
-        kept=float(result.kept_by_row.sum()) / max(1.0, float(facts.observed_by_row.sum())),
+        kept=kept,
         seconds=time.perf_counter() - began,
     )
 

@@ -16,15 +16,13 @@ import numpy as np
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.components import Components, all_present
-from lrpca.solvers.lagging import keeping_less, rescue_lost
+from lrpca.solvers.lagging import left_behind, rescue_lost
 from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 _RESCUES = 2
 _TRIALS = 4
-# Without noise every row is explained or lost: one that keeps less than this share of the median is.
-_LEFT_BEHIND = 0.3
 # A trial without a component costs less than this part of its row or column in explained entries, or it is undone: a
 # component that fits outliers explains as much as there are (60%), one that is real all of it.
 _WORTH = 0.75
@@ -164,9 +162,10 @@ class SecondLooks:
         """Look for signs that an end is none: rows left behind, structure or two peaks in the residual."""
         L, R = end.parts.factors()
         core = self._thresholds.measure(L, R)
-        exact = max(_ABOVE_ROUNDING * self._thresholds.rounding, _MOVING * end.change * self._thresholds.typical)
+        thresholds = self._thresholds
+        exact = max(_ABOVE_ROUNDING * thresholds.rounding, _MOVING * end.change * thresholds.typical, thresholds.least)
         if core.sigma <= exact:
-            end.in_doubt = any(len(rows) for rows in keeping_less(end.result, self._judged, _LEFT_BEHIND))
+            end.in_doubt = left_behind(end.result.kept, self._judged)
             end.worth_another_start = end.in_doubt
             return
         end.structure = structure_left(self._matrix, L, R)

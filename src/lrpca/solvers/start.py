@@ -56,6 +56,11 @@ class Survey:
         """Return the survey in which some rows count as not observed."""
         return Survey(np.where(left_out, 0, self.observed_by_row), self.observed_by_column, self.norm)
 
+    def relative(self, result: Pass) -> tuple[float, float]:
+        """Return ‖C‖ / ‖Y‖ of a pass, and the share of observed entries that it kept."""
+        kept = float(result.kept_by_row.sum()) / max(1.0, float(self.observed_by_row.sum()))
+        return (result.norm_C / self.norm if self.norm else 0.0), kept
+
     @property
     def observed(self) -> float:
         """Observed fraction p."""
@@ -153,6 +158,9 @@ def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
     """Return the survey of a first pass, or raise where Y has infinite entries."""
     norm = first.norm_D
     if norm is None or not np.isfinite(norm):
+        if matrix.compute_exactly():
+            # The square of an outlier may be too large for single precision only.
+            return survey(matrix)
         _refuse_infinite(matrix)
     return Survey(first.kept_by_row, first.kept_by_column, float(norm or 0.0))
 

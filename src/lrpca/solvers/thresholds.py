@@ -39,7 +39,7 @@ class AdaptiveThresholds:
         self.initial = schedule.thresholds[0] * self.typical if self.typical else math.inf
         self.rounding = rounding_level(matrix.result, self.typical)
         # Below the step of integers there is nothing to find; all-zero data have zero residuals.
-        self._least = max(quantisation_step(matrix.stored), float(np.finfo(matrix.arithmetic).tiny))
+        self.least = max(quantisation_step(matrix.stored), float(np.finfo(matrix.arithmetic).tiny))
         self._complex = matrix.stored.kind == "c"
         self._last = math.inf
         self._sharp = 1.0
@@ -55,7 +55,7 @@ class AdaptiveThresholds:
         if numbers is None:
             return None
         self.core = self.measure(L, R)
-        wanted = max(self._sharp * numbers[0] * self.core.sigma, self._least)
+        wanted = max(self._sharp * numbers[0] * self.core.sigma, self.least)
         decay = max(self._schedule.decay, _PATIENT_DECAY) if patient else self._schedule.decay
         first = math.isinf(self._last)
         threshold = wanted if first else max(decay * self._last, min(wanted, self._last))
@@ -90,7 +90,7 @@ class AdaptiveThresholds:
 
     def restart(self, threshold: float) -> None:
         """Let the thresholds fall anew, from this one."""
-        self._last, self._sharp, self.sharp_passes = max(threshold, self._least), 1.0, 0
+        self._last, self._sharp, self.sharp_passes = max(threshold, self.least), 1.0, 0
 
 
 def telling(sample: Sample) -> Sample:

@@ -1,6 +1,8 @@
-"""Planted problems with their truth, and a grid of them from easy to nasty, to test and compare solvers on."""
+"""Planted problems with their truth, a grid of them from easy to nasty, and a contract to test any solver by."""
 
 from lrpca.testing.cases import Case, grid, recovered, wrong
+from lrpca.testing.contract import CHECKS, Contract
+from lrpca.testing.optimality import pcp_violation
 from lrpca.testing.problems import Problem, planted
 
-__all__ = ["Case", "Problem", "grid", "planted", "recovered", "wrong"]
+__all__ = ["CHECKS", "Case", "Contract", "Problem", "grid", "pcp_violation", "planted", "recovered", "wrong"]

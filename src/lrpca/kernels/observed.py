@@ -1,0 +1,175 @@
+"""A residual on a list of entries: what `lrpca.kernels.selection` does, where few entries are observed.
+
+Entries are sorted by rows, ``pointers[i]`` to ``pointers[i + 1]`` being those of row i. `order` lists the same entries
+by columns. All functions are serial, release the GIL and work on a range of rows or columns.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from lrpca.kernels.selection import _FASTMATH, _threshold, modulus
+
+_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+
+
+@_outer
+def sort_by_columns(
+    columns,  # (m,) int
+    pointers,  # (n1 + 1,) int
+    column_pointers,  # (n2 + 1,) int, set
+    order,  # (m,) int, set to positions in the list
+    rows,  # (m,) int, set to the rows of the entries in that order
+):
+    """Sort a list of entries by columns, in the order of rows within each, by counting."""
+    column_pointers[:] = 0
+    for t in range(len(columns)):
+        column_pointers[columns[t] + 1] += 1
+    for j in range(len(column_pointers) - 1):
+        column_pointers[j + 1] += column_pointers[j]
+    following = column_pointers.copy()
+    for i in range(len(pointers) - 1):
+        for t in range(pointers[i], pointers[i + 1]):
+            place = following[columns[t]]
+            following[columns[t]] += 1
+            order[place] = t
+            rows[place] = i
+
+
+@_outer
+def residual(
+    values,  # (m,)
+    columns,  # (m,) int
+    pointers,  # (n1 + 1,) int
+    first,
+    stop,
+    L,  # (n1, r)
+    R,  # (n2, r)
+    D,  # (m,), set
+):
+    """Set D = Y - L Rᵀ on the entries of rows `first` to `stop`."""
+    for i in range(first, stop):
+        for t in range(pointers[i], pointers[i + 1]):
+            j = columns[t]
+            x = values[t]
+            for k in range(L.shape[1]):
+                x -= L[i, k] * R[j, k]
+            D[t] = x
+
+
+@_outer
+def row_thresholds(
+    D,  # (m,)
+    pointers,  # (n1 + 1,) int
+    first,
+    stop,
+    share,
+    shift,
+    sizes,  # (longest row,) real
+    bits,  # (longest row,) the same memory as integers
+    counts,  # (2 BINS,)
+    work,  # (longest row + 1,) real
+    thresholds,  # (n1,), set from `first` to `stop`
+):
+    """Set the modulus from which on entries are among the floor(share * observed) largest of their row."""
+    for i in range(first, stop):
+        start = pointers[i]
+        observed = pointers[i + 1] - start
+        for t in range(observed):
+            sizes[t] = modulus(D[start + t])
+        thresholds[i] = _threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+
+
+@_outer
+def column_thresholds(
+    D,  # (m,)
+    order,  # (m,) int
+    column_pointers,  # (n2 + 1,) int
+    first,
+    stop,
+    share,
+    shift,
+    sizes,  # (longest column,) real
+    bits,  # (longest column,) the same memory as integers
+    counts,  # (2 BINS,)
+    work,  # (longest column + 1,) real
+    thresholds,  # (n2,), set from `first` to `stop`
+):
+    """Set the same for columns `first` to `stop`."""
+    for j in range(first, stop):
+        start = column_pointers[j]
+        observed = column_pointers[j + 1] - start
+        for t in range(observed):
+            sizes[t] = modulus(D[order[start + t]])
+        thresholds[j] = _threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+
+
+@_outer
+def reject(
+    D,  # (m,), set to E
+    columns,  # (m,) int
+    pointers,  # (n1 + 1,) int
+    first,
+    stop,
+    row_levels,  # (n1,)
+    column_levels,  # (n2,)
+    row_kept,  # (n1,), set from `first` to `stop`
+    column_kept,  # (n2,), added to
+):
+    """Set E = D where it is below either threshold and 0 elsewhere, in rows `first` to `stop`; return their ‖E‖²."""
+    total = 0.0
+    for i in range(first, stop):
+        own = row_levels[i]
+        kept = 0
+        for t in range(pointers[i], pointers[i + 1]):
+            size = modulus(D[t])
+            if size < max(own, column_levels[columns[t]]) or size == 0:
+                kept += 1
+                column_kept[columns[t]] += 1
+                total += np.float64(size) * np.float64(size)
+            else:
+                D[t] = 0.0
+        row_kept[i] = kept
+    return total
+
+
+@_outer
+def rows_times(
+    E,  # (m,)
+    columns,  # (m,) int
+    pointers,  # (n1 + 1,) int
+    first,
+    stop,
+    A,  # (n2, k)
+    out,  # (n1, k), set from `first` to `stop`
+):
+    """Set E A for rows `first` to `stop`."""
+    for i in range(first, stop):
+        out[i] = 0.0
+        for t in range(pointers[i], pointers[i + 1]):
+            x = E[t]
+            j = columns[t]
+            for k in range(A.shape[1]):
+                out[i, k] += x * A[j, k]
+
+
+@_outer
+def columns_times(
+    E,  # (m,)
+    order,  # (m,) int
+    rows,  # (m,) int
+    column_pointers,  # (n2 + 1,) int
+    first,
+    stop,
+    B,  # (n1, k)
+    out,  # (n2, k), set from `first` to `stop`
+):
+    """Set Eᵀ B for columns `first` to `stop`."""
+    for j in range(first, stop):
+        out[j] = 0.0
+        for t in range(column_pointers[j], column_pointers[j + 1]):
+            x = E[order[t]]
+            i = rows[t]
+            for k in range(B.shape[1]):
+                out[j, k] += x * B[i, k]

@@ -1,0 +1,222 @@
+"""The residual on a list of entries: where few are observed, or a random part of Y is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.sparsify import Scratch
+from lrpca.threads import Threads
+
+# Rows (or columns) are dealt out in so many parts, whatever the number of threads.
+_PARTS = 32
+_PIECE = 1 << 20
+# Positions are drawn with so many standard deviations to spare.
+_SPARE = 6.0
+
+
+class ListedResidual:
+    """Y - L Rᵀ on a list of entries.
+
+    Parameters
+    ----------
+    matrix : DenseMatrix
+    sample : float, optional
+        Take a random share of the entries, each with that probability; all observed ones if not given.
+    rng : numpy Generator
+    """
+
+    def __init__(self, matrix: DenseMatrix, rng: np.random.Generator, sample: float | None = None) -> None:
+        from lrpca.kernels.observed import sort_by_columns
+
+        self.shape = n1, n2 = matrix.shape
+        values, columns, counts = _observed(matrix) if sample is None else _sampled(matrix, sample, rng)
+        matrix.reads += 1 if sample is None else math.ceil(len(values) / (n1 * n2))
+        if not len(values):
+            raise ValueError(f"options['sample']={sample} leaves no observed entry; take a larger share")
+        self._values, self._columns = values.astype(matrix.arithmetic), columns.astype(np.int32)
+        # In double precision: squares of single-precision outliers may overflow.
+        self.norm = float(np.linalg.norm(values.astype(np.promote_types(matrix.arithmetic, np.float64))))
+        if not np.isfinite(self.norm):
+            worst = np.flatnonzero(~np.isfinite(values))
+            what = f"Y has the entry {values[worst[0]]}" if len(worst) else "‖Y‖=inf"
+            raise ValueError(f"{what}, which is not finite; mark missing entries with NaN or mask=")
+        self.observed = len(values) / (n1 * n2)
+        self._pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._column_pointers = np.empty(n2 + 1, np.int64)
+        self._order, self._rows = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
+        sort_by_columns(self._columns, self._pointers, self._column_pointers, self._order, self._rows)
+        self._D = np.empty_like(self._values)
+        self._threads = Threads()
+
+    @property
+    def observed_by_row(self) -> Any:
+        """How many entries of each row are in the list."""
+        return np.diff(self._pointers)
+
+    @property
+    def observed_by_column(self) -> Any:
+        """How many entries of each column are in the list."""
+        return np.diff(self._column_pointers)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    def sparsified(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        share: float,
+    ) -> Pass:
+        """Return the pass of E = D - T(D), with the products E R̄ and Eᵀ L̄."""
+        self._take_residual(L, R)
+        square, row_kept, column_kept = self._reject(*self._levels(share))
+        wide = np.promote_types(self._D.dtype, np.float64)
+        CA, CtB = self.times(R.conj()).astype(wide), self._transposed_times(L.conj()).astype(wide)
+        return Pass(CA, CtB, row_kept, column_kept, math.sqrt(square))
+
+    def hold(self, share: float) -> None:
+        """Make E = Y - T(Y) the matrix that `times` and `adjoint_times` multiply with."""
+        self._D[:] = self._values
+        self._reject(*self._levels(share))
+
+    def hold_below(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        threshold: float,
+    ) -> None:
+        """Make E = D where |D| < threshold that matrix."""
+        self._take_residual(L, R)
+        n1, n2 = self.shape
+        real = self._D.real.dtype
+        self._kept = self._reject(np.full(n1, threshold, real), np.zeros(n2, real))
+
+    def kept(self) -> Pass:
+        """Return ‖E‖ and how many entries of each row and column were kept by the last `hold_below`, no products."""
+        square, row_kept, column_kept = self._kept
+        none_1, none_2 = (np.zeros((n, 0)) for n in self.shape)
+        return Pass(none_1, none_2, row_kept, column_kept, math.sqrt(square))
+
+    def times(
+        self,
+        A: Any,  # (n2, k)
+    ) -> Any:
+        """Return E A, (n1, k)."""
+        from lrpca.kernels.observed import rows_times
+
+        E, A = self._D, np.ascontiguousarray(A, self._D.dtype)
+        out = np.empty((self.shape[0], A.shape[1]), E.dtype)
+        self._over_rows(lambda a, b: rows_times(E, self._columns, self._pointers, a, b, A, out), A.shape[1])
+        return out
+
+    def adjoint_times(
+        self,
+        B: Any,  # (n1, k)
+    ) -> Any:
+        """Return E^H B, (n2, k)."""
+        return self._transposed_times(B.conj()).conj()
+
+    def _transposed_times(self, B: Any) -> Any:
+        from lrpca.kernels.observed import columns_times
+
+        E, B = self._D, np.ascontiguousarray(B, self._D.dtype)
+        out = np.empty((self.shape[1], B.shape[1]), E.dtype)
+        self._over_columns(
+            lambda a, b: columns_times(E, self._order, self._rows, self._column_pointers, a, b, B, out), B.shape[1]
+        )
+        return out
+
+    def _take_residual(self, L: Any, R: Any) -> None:
+        from lrpca.kernels.observed import residual
+
+        D = self._D
+        L, R = np.ascontiguousarray(L, D.dtype), np.ascontiguousarray(R, D.dtype)
+        self._over_rows(
+            lambda a, b: residual(self._values, self._columns, self._pointers, a, b, L, R, D), L.shape[1] + 1
+        )
+
+    def _levels(self, share: float) -> tuple[Any, Any]:
+        from lrpca.kernels.observed import column_thresholds, row_thresholds
+
+        D, scratch = self._D, Scratch(self._D.dtype)
+        n1, n2 = self.shape
+        row_levels, column_levels = np.empty(n1, scratch.real), np.empty(n2, scratch.real)
+        widest, tallest = int(self.observed_by_row.max()), int(self.observed_by_column.max())
+
+        def rows(a: int, b: int) -> None:
+            room = scratch.make(widest, widest)
+            row_thresholds(D, self._pointers, a, b, share, scratch.shift, *room, row_levels)
+
+        def columns(a: int, b: int) -> None:
+            room = scratch.make(tallest, tallest)
+            column_thresholds(D, self._order, self._column_pointers, a, b, share, scratch.shift, *room, column_levels)
+
+        self._over_rows(rows, 6)
+        self._over_columns(columns, 6)
+        return row_levels, column_levels
+
+    def _reject(self, row_levels: Any, column_levels: Any) -> tuple[float, Any, Any]:
+        from lrpca.kernels.observed import reject
+
+        n1, n2 = self.shape
+        row_kept = np.empty(n1, np.int64)
+
+        def work(a: int, b: int) -> tuple[float, Any]:
+            column_kept = np.zeros(n2, np.int64)
+            square = reject(
+                self._D, self._columns, self._pointers, a, b, row_levels, column_levels, row_kept, column_kept
+            )
+            return square, column_kept
+
+        shares = self._over_rows(work, 3)
+        return sum(share[0] for share in shares), row_kept, sum((share[1] for share in shares), np.zeros(n2, np.int64))
+
+    def _over_rows(self, work: Callable[[int, int], Any], cost: float) -> list[Any]:
+        return self._over(self._pointers, work, cost)
+
+    def _over_columns(self, work: Callable[[int, int], Any], cost: float) -> list[Any]:
+        return self._over(self._column_pointers, work, cost)
+
+    def _over(self, pointers: Any, work: Callable[[int, int], Any], cost: float) -> list[Any]:
+        """Map over ranges of rows or columns with about equally many entries."""
+        n, entries = len(pointers) - 1, int(pointers[-1])
+        edges = np.searchsorted(pointers, np.linspace(0, entries, _PARTS + 1)[1:-1])
+        edges = np.unique(np.concatenate([[0], np.minimum(edges, n), [n]]))
+        ranges = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+        return self._threads.map(lambda ends: work(*ends), ranges, work=entries * cost)
+
+
+def _observed(matrix: DenseMatrix) -> tuple[Any, Any, Any]:
+    """Return values and columns of the observed entries by rows, and their number in each row."""
+    found = []
+    for _, block, mask in matrix.blocks(max(1, _PIECE // matrix.shape[1])):
+        seen = block == block
+        if mask is not None:
+            seen &= mask
+        found.append((block[seen], np.nonzero(seen)[1], seen.sum(axis=1)))
+    values, columns, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return values, columns, counts
+
+
+def _sampled(matrix: DenseMatrix, share: float, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Return the same of entries drawn with probability `share` each: only those are looked at."""
+    n1, n2 = matrix.shape
+    total = n1 * n2
+    if share >= 1:
+        positions = np.arange(total)
+    else:
+        # The gaps between the chosen ones are geometric.
+        expected = share * total
+        count = int(expected + _SPARE * math.sqrt(expected) + 10)
+        positions = np.cumsum(np.minimum(rng.geometric(share, count), total + 1)) - 1
+        positions = positions[positions < total]
+    rows, columns = np.divmod(positions, n2)
+    values, observed = matrix.entries(rows, columns)
+    return values[observed], columns[observed], np.bincount(rows[observed], minlength=n1)

@@ -1,0 +1,138 @@
+"""The methods `lrpca.decompose` knows, and what each of them can take.
+
+One paper, one file: ``lrpca.solvers.<name>`` has a function `solve` with the method's own parameters as keywords, and
+`OPTIONS` with a check of each. Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lrpca.solvers.options import Check
+from lrpca.solvers.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Method:
+    """A solver and what it can take.
+
+    Attributes
+    ----------
+    name : str
+        As `lrpca.decompose` is asked for it; the file in ``lrpca/solvers`` has the same name.
+    title : str
+        What it is, in a few words.
+    tol : float
+        Where it stops unless told otherwise (single precision: not below 1e-6).
+    max_iter : int
+        Most iterations unless told otherwise.
+    measure : {"residual", "change"}
+        What `tol` is held against: ``‖Y - X - S‖ / ‖Y‖`` (over ‖X‖ where that is smaller), or the relative change of
+        X (grassmann: of a direction).
+    needs_rank, missing, start : bool
+        Whether it has to know the rank, takes missing entries, and can start from given factors.
+    schedule, row_weight : bool
+        Whether it uses these arguments.
+    exact : bool
+        Whether X + S = Y in the limit, noise or not: X at rest is then no reason to stop.
+    """
+
+    name: str
+    title: str
+    tol: float
+    max_iter: int
+    measure: str = "residual"
+    needs_rank: bool = True
+    missing: bool = True
+    start: bool = True
+    schedule: bool = False
+    row_weight: bool = False
+    exact: bool = False
+
+    @property
+    def solve(self) -> Callable[..., Outcome]:
+        """The solver."""
+        function: Callable[..., Outcome] = self._module().solve
+        return function
+
+    @property
+    def options(self) -> Mapping[str, Check]:
+        """The checks of its options, by name."""
+        checks: Mapping[str, Check] = self._module().OPTIONS
+        return checks
+
+    def defaults(self) -> dict[str, Any]:
+        """Return its options as they are when not given; None is found from the data."""
+        parameters = inspect.signature(self.solve).parameters
+        return {name: parameters[name].default for name in self.options}
+
+    def _module(self) -> Any:
+        return importlib.import_module(f"lrpca.solvers.{self.name}")
+
+
+_ALL = (
+    Method(
+        "lrpca",
+        "learned robust PCA, and the default that needs no training",
+        tol=1e-8,
+        max_iter=300,
+        measure="change",
+        schedule=True,
+        row_weight=True,
+    ),
+    Method("scaledgd", "scaled gradient descent (Tong, Ma, Chi 2021)", tol=1e-7, max_iter=500),
+    Method("gd", "gradient descent on factors (Yi et al. 2016)", tol=1e-7, max_iter=1000),
+    Method("altproj", "alternating projections (Netrapalli et al. 2014)", tol=1e-7, max_iter=500, start=False),
+    Method("accaltproj", "accelerated alternating projections (Cai, Cai, Wei 2019)", tol=1e-7, max_iter=300),
+    Method(
+        "pcp",
+        "principal component pursuit (Candès et al. 2011)",
+        tol=1e-7,
+        max_iter=1000,
+        needs_rank=False,
+        start=False,
+        exact=True,
+    ),
+    Method(
+        "stable_pcp",
+        "stable principal component pursuit (Zhou et al. 2010)",
+        tol=1e-6,
+        max_iter=1000,
+        measure="change",
+        needs_rank=False,
+        start=False,
+    ),
+    Method("ircur", "iterated robust CUR (Cai et al. 2020)", tol=1e-7, max_iter=200, start=False),
+    Method("pgrmc", "projected gradient for robust matrix completion (Cherapanamjeri et al. 2017)", 1e-7, 300),
+    Method("godec", "go decomposition (Zhou, Tao 2011)", tol=1e-7, max_iter=300),
+    Method(
+        "grassmann",
+        "Grassmann averages, plain and trimmed (Hauberg et al. 2014)",
+        tol=1e-5,
+        max_iter=300,
+        measure="change",
+        missing=False,
+        start=False,
+    ),
+)
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+PLANNED = ("sampled", "auto")
+
+
+def find_method(name: Any) -> Method:
+    """Return a method by its name, or raise with the list of those there are."""
+    known = ", ".join(METHODS)
+    if isinstance(name, str) and name in METHODS:
+        return METHODS[name]
+    if isinstance(name, str) and name in PLANNED:
+        raise NotImplementedError(f"method={name!r} is not available yet; use one of {known}")
+    raise ValueError(f"method={name!r} is unknown; use one of {known}")
+
+
+def able_to(capability: str) -> str:
+    """Return the names of the methods with a capability, for messages."""
+    return ", ".join(method.name for method in _ALL if getattr(method, capability))

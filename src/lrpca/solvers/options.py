@@ -1,0 +1,97 @@
+"""What the options of a method may be: small checks, each with its message."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+# Takes an option's name and value, returns the value to use or raises ValueError.
+Check = Callable[[str, Any], Any]
+
+
+def number(
+    *, above: float = -math.inf, least: float = -math.inf, below: float = math.inf, most: float = math.inf
+) -> Check:
+    """Return the check of a finite real number within bounds."""
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("above", above), ("at least", least), ("below", below), ("at most", most))
+        if math.isfinite(bound)
+    ]
+
+    def check(name: str, value: Any) -> float:
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        if real and math.isfinite(value) and above < value < below and least <= value <= most:
+            return float(value)
+        raise ValueError(f"options[{name!r}]={value!r} is not a number {' and '.join(bounds)}; give one that is")
+
+    return check
+
+
+def integer(least: int) -> Check:
+    """Return the check of an integer of at least that size."""
+
+    def check(name: str, value: Any) -> int:
+        if is_integer(value) and value >= least:
+            return int(value)
+        raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
+
+    return check
+
+
+def choice(*known: str) -> Check:
+    """Return the check of one of some words."""
+
+    def check(name: str, value: Any) -> str:
+        if isinstance(value, str) and value in known:
+            return value
+        raise ValueError(f"options[{name!r}]={value!r} is unknown; use one of {', '.join(known)}")
+
+    return check
+
+
+def flag() -> Check:
+    """Return the check of True or False."""
+
+    def check(name: str, value: Any) -> bool:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        raise ValueError(f"options[{name!r}]={value!r} is not True or False; give one of them")
+
+    return check
+
+
+def some_of(known: Mapping[str, str], meaning: str) -> Check:
+    """Return the check of a list of names (or a single one) out of `known`."""
+    every = ", ".join(known)
+
+    def check(name: str, value: Any) -> frozenset[str]:
+        chosen = [value] if isinstance(value, str) else value
+        if not isinstance(chosen, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in chosen):
+            raise ValueError(f"options[{name!r}]={value!r} is not a list of names; use some of {every}")
+        for one in chosen:
+            if one not in known:
+                raise ValueError(f"options[{name!r}]={one!r} is no {meaning}; use some of {every}")
+        return frozenset(chosen)
+
+    return check
+
+
+def check_options(options: Any, checks: Mapping[str, Check], method: str) -> dict[str, Any]:
+    """Return the options that were given, each checked; those that are None count as not given."""
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"options={options!r} is not a dict; pass e.g. {{{next(iter(checks), 'name')!r}: ...}}")
+    known = ", ".join(checks) or "none, it has no options"
+    for name in options or {}:
+        if name not in checks:
+            raise ValueError(f"options={{{name!r}: ...}} is unknown to method={method!r}; use {known}")
+    return {name: checks[name](name, value) for name, value in (options or {}).items() if value is not None}
+
+
+def is_integer(value: Any) -> bool:
+    """Tell whether a value is an integer, and not True or False."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)

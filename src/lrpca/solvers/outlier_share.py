@@ -1,0 +1,127 @@
+"""The share of outliers, for methods that have to be told: asked of a random block of Y, by our own solver.
+
+Methods with the operator T_α remove the α m largest entries of every row and column. Theirs is the largest share of any
+row or column. Outliers that lie anywhere exceed the overall share α in some rows by chance; `spread` is by what factor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import draw_sample
+from lrpca.noise import outlier_threshold, residual_core, rounding_level
+from lrpca.schedule import default_schedule
+from lrpca.solvers.run import Run
+
+# Side of the block; observed entries per row and component that it should have, and how long it may become for that.
+_SIDE, _PER_COMPONENT, _LONGEST = 400, 10, 1500
+_TOL, _PASSES = 1e-5, 60
+# Where more are found, T_α would leave too little.
+_MOST = 0.45
+# A row or column may be fuller than expected once in so many problems; and no more than this is ever rejected.
+_RARE = 20
+_FULLEST = 0.9
+
+
+class BlockFit(NamedTuple):
+    """What the default finds in a block of Y: the noise level, and the share of outliers."""
+
+    sigma: float
+    share: float
+
+
+def estimate_outlier_fraction(run: Run) -> float:
+    """Return the share of outliers among the observed entries, between 1/n and 0.45, n the longer side of Y."""
+    return min(max(probe_block(run, run.rank).share, 1.0 / max(run.matrix.shape)), _MOST)
+
+
+def probe_block(run: Run, rank: int) -> BlockFit:
+    """Solve a random block of at most about 400 x 400 entries by the default method.
+
+    Entries count as outliers that exceed the outlier threshold of that solution.
+    """
+    # The default reaches back to what every solver shares.
+    from lrpca.solvers.adaptive import solve_adaptive
+
+    matrix = run.matrix
+    rng = np.random.default_rng(0)  # not the run's: the same answer with or without a start
+    block = _block(matrix, rank, rng)
+    if block is None:
+        return BlockFit(0.0, 0.0)
+    rank = min(rank, *block.shape)
+    sample = draw_sample(block, rng)
+    block.fit_range_to(sample.values)
+    rules = frozenset({"own_grams", "patience", "rescue", "significance"})
+    try:
+        found = solve_adaptive(
+            block, rank, default_schedule(), sample, tol=_TOL, max_iter=_PASSES, rng=rng, rules=rules
+        )
+    finally:
+        block.close()
+    matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))
+    sizes = np.abs(block.array - found.L @ found.R.T)
+    sizes = sizes[sizes == sizes] if block.mask is None else sizes[block.mask]
+    scale = float(np.median(np.abs(sample.values)) or np.abs(sample.values).max(initial=0.0))
+    rounding = rounding_level(matrix.result, scale)
+    sigma = residual_core(sizes, rounding, is_complex=matrix.stored.kind == "c").sigma
+    level = outlier_threshold(sigma, matrix.stored, rounding, found.change * scale)
+    return BlockFit(sigma, float(np.mean(sizes > level)))
+
+
+def settle_share(run: Run, alpha: float | None, gamma: float | None, observed: float) -> tuple[float, float]:
+    """Return the share α to reject at the start and γ α, that of the iteration; write down what was not given.
+
+    `observed` is the share of the entries that count.
+    """
+    if alpha is None:
+        alpha = estimate_outlier_fraction(run)
+        run.settle(alpha=alpha, estimated=True)
+    if gamma is None:
+        gamma = spread(alpha, run.matrix.shape, observed)
+        run.settle(gamma=gamma)
+    return alpha, gamma * alpha
+
+
+def spread(alpha: float, shape: tuple[int, int], observed: float = 1.0) -> float:
+    """Return by what factor the fullest row or column has more outliers than the share `alpha`, if they lie anywhere.
+
+    Its number of outliers is m α with a standard deviation of √(m α (1 - α)), m being the observed entries of a row or
+    column. The largest of n such numbers lies about z = √(2 log n) of those above the mean, and where they are few,
+    (z² - 1) (1 - 2α) / 6 beyond that for their skewness.
+
+    Examples
+    --------
+    >>> round(spread(0.1, (1000, 1000)), 2), round(spread(0.1, (100, 100)), 2)
+    (1.47, 2.53)
+    """
+    if alpha <= 0:
+        return 1.0
+    z = math.sqrt(2 * math.log(_RARE * sum(shape)))
+    length = observed * min(shape)
+    # The number of observed entries varies, too, and counts are rounded down.
+    shortest = max(1.0, length - z * math.sqrt(length * (1 - observed)))
+    skewness = (z**2 - 1) * (1 - 2 * alpha) / 6
+    surplus = (z * math.sqrt(shortest * alpha * (1 - alpha)) + max(0.0, skewness) + 1) / (shortest * alpha)
+    return min(1 + surplus, max(1.0, _FULLEST / alpha))
+
+
+def _block(matrix: DenseMatrix, rank: int, rng: np.random.Generator) -> DenseMatrix | None:
+    """Return some rows of some columns as a matrix of its own, or None if nothing in there is observed."""
+    _, seen = matrix.entries(*(rng.integers(n, size=1000) for n in matrix.shape))
+    observed = max(0.01, float(seen.mean()))
+    side = min(_LONGEST, max(_SIDE, math.ceil(_PER_COMPONENT * rank / observed)))
+    rows, columns = (np.sort(rng.permutation(n)[: min(side, n)]) for n in matrix.shape)
+    i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+    values, seen = matrix.entries(i, j)
+    if not seen.any():
+        return None
+    infinite = np.flatnonzero(seen & np.isinf(values))
+    if len(infinite):
+        at = infinite[0]
+        raise ValueError(f"Y[{i[at]}, {j[at]}]={values[at]} is not finite; mark missing entries with NaN or mask=")
+    array: Any = values.reshape(len(rows), len(columns))
+    return DenseMatrix(array, None if seen.all() else seen.reshape(array.shape))

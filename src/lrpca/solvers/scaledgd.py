@@ -1,0 +1,82 @@
+"""ScaledGD: scaled gradient descent [1]_.
+
+    S = T_{γα}(Y - L Rᵀ),   L ← L + η E R (Rᵀ R)⁻¹ / p,   R ← R + η Eᵀ L (Lᵀ L)⁻¹ / p,   E = Y - L Rᵀ - S
+
+from SVD_r(Y - T_α(Y)), both factors updated from the old ones. T_α keeps what is among the largest share α of the
+observed entries of its row *and* of its column; p is the observed share.
+
+References
+----------
+.. [1] T. Tong, C. Ma, Y. Chi, "Accelerating Ill-Conditioned Low-Rank Matrix Estimation via Scaled Gradient Descent",
+   Journal of Machine Learning Research 22, 2021.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lrpca import iteration
+from lrpca.solvers.options import number
+from lrpca.solvers.outcome import Outcome
+from lrpca.solvers.outlier_share import settle_share
+from lrpca.solvers.residuals import first_factors, relative, residual_of
+from lrpca.solvers.run import Run
+
+OPTIONS = {
+    "alpha": number(least=0, below=1),
+    "gamma": number(least=1),
+    "init": number(least=0, below=1),
+    "step": number(above=0),
+}
+
+
+# Both factors move at once, each by the whole error: a step of more than 1 over the kept share would overshoot.
+_STEP, _LEAST_KEPT = 0.9, 0.1
+
+
+def solve(
+    run: Run,
+    *,
+    alpha: float | None = None,
+    gamma: float | None = None,
+    init: float | None = None,
+    step: float | None = None,
+) -> Outcome:
+    """Run scaled gradient descent.
+
+    Parameters
+    ----------
+    run : Run
+    alpha : float, optional
+        Share of outliers among the observed entries; estimated from a block of Y if not given.
+    gamma : float, optional
+        The iteration rejects the share γ α of every row and column. If not given, what the fullest of them has if
+        outliers lie anywhere: 1.47 for α = 0.1 and 1000 entries. The authors' 2 rejects so many clean entries that it
+        fails from α = 0.2 on; less than the fullest row has leaves outliers in for ever.
+    init : float, optional
+        Share of every row and column that is rejected before the SVD of the start. If not given, nothing, α (as in the
+        paper) or γ α, by the median residual: T_α removes the largest entries of X where outliers are not larger.
+    step : float, optional
+        Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
+    """
+    residual = residual_of(run)
+    result, reason = None, "max_iter"
+    try:
+        alpha, share = settle_share(run, alpha, gamma, residual.observed)
+        L, R = first_factors(run, residual, (alpha, share), init)
+        for _ in run.iterations():
+            result = residual.sparsified(L, R, share)
+            size, kept = relative(residual, result)
+            eta = step or _STEP / max(kept, _LEAST_KEPT)
+            dL, dR = iteration.scaled_directions(L, R, result)
+            if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
+                reason = "runaway"
+                break
+            L, R = L + eta / residual.observed * dL, R + eta / residual.observed * dR
+            verdict = run.record(L, R, step=eta, residual=size, kept=kept)
+            if verdict is not None:
+                reason = verdict
+                break
+    finally:
+        residual.close()
+    return run.end(L, R, reason, result.kept if result else None)

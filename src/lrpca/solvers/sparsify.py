@@ -1,0 +1,190 @@
+"""The operator T_α on the residual of a dense matrix: S = T_α(Y - L Rᵀ), and the products of what it leaves.
+
+T_α keeps an entry if it is among the floor(α m) largest of the m observed entries of its row and of its column. S is
+never made: an update needs E = D - S, which is D where it is below either threshold. One buffer of the size of Y.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.partition import partition
+from lrpca.threads import Threads
+
+# Columns are transposed in tiles of about this many bytes, and of so many columns at least and at most.
+_TILE_BYTES, _NARROWEST, _WIDEST = 1 << 19, 8, 64
+# Y is brought into the arithmetic type by so many entries at a time.
+_PIECE = 1 << 18
+
+
+class DenseResidual:
+    """The residual of a dense matrix, in a buffer of its size."""
+
+    def __init__(self, matrix: DenseMatrix, norm: float, observed: float) -> None:
+        self.shape, self.norm, self.observed = matrix.shape, norm, observed
+        self._matrix = matrix
+        # Kernels want neighbours along rows; T_α does not care which way round.
+        array = matrix.array
+        self._transposed = isinstance(array, np.ndarray) and array.flags.f_contiguous and not array.flags.c_contiguous
+        self._D = np.empty(self.shape[::-1] if self._transposed else self.shape, matrix.arithmetic)
+        self._threads = Threads()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    def sparsified(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        share: float,
+    ) -> Pass:
+        """Return the pass of E = D - T(D), with the products E R̄ and Eᵀ L̄."""
+        if self._transposed:
+            return self._sparsified(R, L, share, store=False).transposed()
+        return self._sparsified(L, R, share, store=False)
+
+    def hold(self, share: float) -> None:
+        """Make E = Y - T(Y) the matrix that `times` and `adjoint_times` multiply with."""
+        n1, n2 = self._D.shape
+        self._sparsified(np.zeros((n1, 0)), np.zeros((n2, 0)), share, store=True)
+
+    def times(
+        self,
+        A: Any,  # (n2, k)
+    ) -> Any:
+        """Return E A, (n1, k)."""
+        return self._columns_times(A) if self._transposed else self._rows_times(A)
+
+    def adjoint_times(
+        self,
+        B: Any,  # (n1, k)
+    ) -> Any:
+        """Return E^H B, (n2, k)."""
+        return (self._rows_times(B.conj()) if self._transposed else self._columns_times(B.conj())).conj()
+
+    # By the kernel and our threads: those of BLAS wait for each other where other processes are at work.
+    def _rows_times(self, A: Any) -> Any:
+        n1 = self._D.shape[0]
+        At, none = np.ascontiguousarray(A.T, self._D.dtype), np.zeros((n1, 0), self._D.dtype)
+        return self._reject(*self._keeping_all(), At, none, store=False).CA
+
+    def _columns_times(self, B: Any) -> Any:
+        n2 = self._D.shape[1]
+        none, B = np.zeros((0, n2), self._D.dtype), np.ascontiguousarray(B, self._D.dtype)
+        return self._reject(*self._keeping_all(), none, B, store=False).CtB
+
+    def _keeping_all(self) -> tuple[Any, Any]:
+        n1, n2 = self._D.shape
+        real = self._D.real.dtype
+        return np.full(n1, np.inf, real), np.zeros(n2, real)
+
+    def _sparsified(self, L: Any, R: Any, share: float, *, store: bool) -> Pass:
+        dtype = self._D.dtype
+        L, Rt = np.ascontiguousarray(L, dtype), np.ascontiguousarray(R.T, dtype)
+        self._matrix.reads += 1
+        row_levels = self._row_levels(self._source(), L, Rt, share)
+        column_levels = self._column_levels(share)
+        return self._reject(row_levels, column_levels, Rt.conj(), L.conj(), store=store)
+
+    def _source(self) -> Any:
+        """Return Y as the kernels read it: in place if its numbers are of the arithmetic type, else through D."""
+        matrix, D = self._matrix, self._D
+        array = matrix.array
+        if isinstance(array, np.ndarray) and array.dtype == D.dtype and matrix.mask is None:
+            rows = array.T if self._transposed else array
+            if rows.flags.c_contiguous:
+                # Read-only as a view of every array is: one compiled form serves all.
+                rows = rows.view()
+                rows.flags.writeable = False
+                return rows
+        whole = D.T if self._transposed else D
+        for start, block, mask in matrix.blocks(max(1, _PIECE // self.shape[1])):
+            part = whole[start : start + len(block)]
+            part[...] = block
+            if mask is not None:
+                part[~mask] = np.nan
+        rows = D.view()
+        rows.flags.writeable = False
+        return rows
+
+    def _row_levels(self, Y: Any, L: Any, Rt: Any, share: float) -> Any:
+        from lrpca.kernels.selection import row_thresholds
+
+        D, scratch = self._D, Scratch(self._D.dtype)
+        n1, n2 = D.shape
+        levels = np.empty(n1, scratch.real)
+
+        def work(part: tuple[slice, slice]) -> None:
+            rows, _ = part
+            row, (sizes, bits, counts, room) = np.empty(n2, D.dtype), scratch.make(n2, n2)
+            row_thresholds(
+                Y[rows], L[rows], Rt, share, scratch.shift, D[rows], row, sizes, bits, counts, room, levels[rows]
+            )
+
+        self._threads.map(work, self._parts(len(Rt)), work=n1 * n2 * (len(Rt) + 6.0))
+        return levels
+
+    def _column_levels(self, share: float) -> Any:
+        from lrpca.kernels.selection import column_thresholds
+
+        D, scratch = self._D, Scratch(self._D.dtype)
+        n1, n2 = D.shape
+        levels = np.empty(n2, scratch.real)
+        width = min(_WIDEST, max(_NARROWEST, _TILE_BYTES // (n1 * scratch.real.itemsize)))
+
+        def work(part: tuple[slice, slice]) -> None:
+            _, columns = part
+            sizes, bits, counts, room = scratch.make(width * n1, n1)
+            column_thresholds(D, columns.start, columns.stop, share, scratch.shift, sizes, bits, counts, room, levels)
+
+        self._threads.map(work, partition(D.shape, 1, by_rows=False), work=n1 * n2 * 6.0)
+        return levels
+
+    def _reject(self, row_levels: Any, column_levels: Any, At: Any, B: Any, *, store: bool) -> Pass:
+        from lrpca.kernels.selection import reject
+
+        D = self._D
+        n1, n2 = D.shape
+        EA, row_kept = np.empty((n1, len(At)), D.dtype), np.empty(n1, np.int64)
+
+        def work(part: tuple[slice, slice]) -> tuple[Any, Any, float]:
+            rows, _ = part
+            BtE, kept, row = np.zeros((B.shape[1], n2), D.dtype), np.zeros(n2, np.int64), np.empty(n2, D.dtype)
+            square = reject(
+                D[rows], row_levels[rows], column_levels, At, B[rows], store, row, EA[rows], BtE, row_kept[rows], kept
+            )
+            return BtE, kept, square
+
+        shares = self._threads.map(work, self._parts(B.shape[1]), work=n1 * n2 * (len(At) + B.shape[1] + 3.0))
+        wide = np.promote_types(D.dtype, np.float64)
+        EtB = sum((share[0].astype(wide) for share in shares), np.zeros((B.shape[1], n2), wide)).T
+        column_kept = sum((share[1] for share in shares), np.zeros(n2, np.int64))
+        norm = math.sqrt(sum(share[2] for share in shares))
+        return Pass(EA.astype(wide), np.ascontiguousarray(EtB), row_kept, column_kept, norm)
+
+    def _parts(self, width: int) -> list[tuple[slice, slice]]:
+        return partition(self._D.shape, max(1, width), by_rows=True)
+
+
+class Scratch:
+    """Room for the selection of thresholds in moduli of one type."""
+
+    def __init__(self, dtype: Any) -> None:
+        from lrpca.kernels.selection import shift_of
+
+        self.real = np.zeros(0, dtype).real.dtype
+        self.shift = shift_of(self.real)
+        self._integer = np.int64 if self.real.itemsize == 8 else np.int32
+
+    def make(self, length: int, longest: int) -> tuple[Any, Any, Any, Any]:
+        """Return `length` moduli, the same memory as integers, counts, and room for the `longest` candidates."""
+        from lrpca.kernels.selection import BINS
+
+        sizes = np.empty(length, self.real)
+        return sizes, sizes.view(self._integer), np.empty(2 * BINS, np.int64), np.empty(longest + 1, self.real)

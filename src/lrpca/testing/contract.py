@@ -1,0 +1,398 @@
+"""The contract: what anyone may expect of a solver, ours or yours, as named checks with a message each.
+
+A solver is a function ``solver(Y, rank)`` that returns the low-rank part X, or something that has it as `low_rank`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lrpca.metrics import relative_error
+from lrpca.testing.problems import Problem, planted
+
+Solver = Callable[[Any, Any], Any]
+Check = Callable[["Contract"], None]
+
+# Components beyond those of X, where too many are asked for.
+_SURPLUS = 2
+# Rows of nothing but outliers, and their size in units of mean|X|.
+_BAD_ROWS, _BAD_SIZE = 2, 10.0
+# Of rows or columns of the long side of a narrow matrix, in units of the short one.
+_LONG = 4
+# A refusal of fewer words says nothing.
+_FEWEST_WORDS = 3
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A solver, and what is expected of it.
+
+    Parameters
+    ----------
+    solver : callable
+        ``solver(Y, rank)``; returns X (n1, n2), or an object with it as `low_rank`.
+    accuracy : float
+        Largest relative error ``‖X - X*‖ / ‖X*‖`` on planted problems.
+    single : float, optional
+        The same in single precision; `accuracy`, but not below 1e-4, if not given.
+    sameness : float, optional
+        How much two answers to the same question may differ: data scaled, rows and columns in another order; `accuracy`
+        if not given.
+    expected : mapping, optional
+        Accuracy of single checks, by name, where it is another.
+    without : mapping, optional
+        Checks that do not apply, by name, each with the reason.
+    rank_needed : bool
+        If not, the solver is also asked with ``rank=None``.
+    missing, complex_data : bool
+        Whether it takes NaN for missing entries, and complex data; if not, it has to refuse them with a ValueError (or
+        TypeError) that says so.
+    keeps_precision : bool
+        Whether X has the type of Y: float32 for float32, float64 for float64.
+    shape, rank, outlier_size
+        Of the planted problems, see `planted`.
+
+    Examples
+    --------
+    >>> import lrpca
+    >>> contract = Contract(lambda Y, rank: lrpca.decompose(Y, rank), accuracy=1e-6)
+    >>> contract.check("planted recovery")
+    >>> def plain_svd(Y, rank):
+    ...     U, values, Vh = np.linalg.svd(Y, full_matrices=False)
+    ...     return (U[:, :rank] * values[:rank]) @ Vh[:rank]
+    >>> Contract(plain_svd).check("planted recovery")
+    Traceback (most recent call last):
+    ...
+    AssertionError: planted recovery: the error of X is 0.022, at most 1e-05 was expected
+    """
+
+    solver: Solver
+    accuracy: float = 1e-5
+    single: float | None = None
+    sameness: float | None = None
+    expected: Mapping[str, float] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict)
+    rank_needed: bool = True
+    missing: bool = True
+    complex_data: bool = True
+    keeps_precision: bool = True
+    shape: tuple[int, int] = (120, 120)
+    rank: int = 2
+    outlier_size: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, names in (("expected", self.expected), ("without", self.without)):
+            unknown = [one for one in names if one not in CHECKS]
+            if unknown:
+                raise ValueError(f"{name}={unknown[0]!r} is no check; use one of {', '.join(CHECKS)}")
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks that apply."""
+        return tuple(name for name in CHECKS if name not in self.without)
+
+    def check(self, name: str) -> None:
+        """Run one of `CHECKS`; raises AssertionError with what was expected and what came."""
+        if name not in CHECKS:
+            raise ValueError(f"name={name!r} is no check; use one of {', '.join(CHECKS)}")
+        try:
+            CHECKS[name](self)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+
+    def failures(self) -> dict[str, str]:
+        """Return what every check that applies and fails has to say, by its name."""
+        messages = {}
+        for name in self.checks:
+            try:
+                self.check(name)
+            except Exception as error:  # whatever a foreign solver raises is its failure
+                messages[name] = str(error) if isinstance(error, AssertionError) else f"{name}: raised {error!r}"
+        return messages
+
+    def problem(self, **changes: Any) -> Problem:
+        """Return the planted problem of the contract, with some arguments of `planted` changed."""
+        return _problem(
+            **{"shape": self.shape, "rank": self.rank, "outlier_size": self.outlier_size, "random_state": 1} | changes
+        )
+
+    def answer(self, Y: Any, rank: int | None = None) -> Any:
+        """Return the solver's X for Y, of which the shape is checked; the rank is that of the problems if not given."""
+        X = np.asarray(_low_rank(self.solver(Y, self.rank if rank is None else rank)))
+        expected = np.shape(Y)
+        assert X.shape == expected, f"X has the shape {X.shape}, {expected} was expected"
+        assert np.isfinite(X).all(), "X has entries that are not finite"
+        return X
+
+    def expect(self, name: str, error: float, most: float | None = None, what: str = "the error of X") -> None:
+        """Raise AssertionError if an error is above what is expected in a check."""
+        limit = self.expected.get(name, self.accuracy if most is None else most)
+        assert error <= limit, f"{what} is {error:.3g}, at most {limit:g} was expected"
+
+    @property
+    def single_accuracy(self) -> float:
+        """Accuracy in single precision."""
+        return max(self.accuracy, 1e-4) if self.single is None else self.single
+
+    @property
+    def likeness(self) -> float:
+        """How much two answers to the same question may differ."""
+        return self.accuracy if self.sameness is None else self.sameness
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def _named(name: str) -> Callable[[Check], Check]:
+    def add(check: Check) -> Check:
+        CHECKS[name] = check
+        return check
+
+    return add
+
+
+@functools.lru_cache(maxsize=16)
+def _problem(**arguments: Any) -> Problem:
+    return planted(**arguments)
+
+
+def _low_rank(answer: Any) -> Any:
+    return getattr(answer, "low_rank", answer)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let a solver warn: the data are odd."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _refused(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
+    """Expect a refusal that has one of some words."""
+    try:
+        contract.solver(Y, contract.rank)
+    except (ValueError, TypeError) as error:
+        assert any(word in str(error) for word in words), f"{error!r} does not mention {' or '.join(words)}"
+    else:
+        raise AssertionError("an answer came, where a ValueError was expected that says what is not taken")
+
+
+# -------------------------------------------------------------------------------------------- recovery
+
+
+@_named("planted recovery")
+def _planted_recovery(contract: Contract) -> None:
+    problem = contract.problem()
+    contract.expect("planted recovery", problem.error(contract.answer(problem.Y)))
+
+
+@_named("many outliers")
+def _many_outliers(contract: Contract) -> None:
+    problem = contract.problem(outlier_fraction=0.3)
+    contract.expect("many outliers", problem.error(contract.answer(problem.Y)))
+
+
+@_named("unknown rank")
+def _unknown_rank(contract: Contract) -> None:
+    if contract.rank_needed:
+        return
+    problem = contract.problem()
+    X = np.asarray(_low_rank(contract.solver(problem.Y, None)))
+    contract.expect("unknown rank", problem.error(X))
+
+
+@_named("rank too large")
+def _rank_too_large(contract: Contract) -> None:
+    problem = contract.problem()
+    with _quiet():
+        X = contract.answer(problem.Y, problem.rank + _SURPLUS)
+    contract.expect("rank too large", problem.error(X))
+
+
+@_named("tall")
+def _tall(contract: Contract) -> None:
+    _narrow(contract, "tall", (_LONG * min(contract.shape), min(contract.shape)))
+
+
+@_named("wide")
+def _wide(contract: Contract) -> None:
+    _narrow(contract, "wide", (min(contract.shape), _LONG * min(contract.shape)))
+
+
+def _narrow(contract: Contract, name: str, shape: tuple[int, int]) -> None:
+    problem = contract.problem(shape=shape)
+    contract.expect(name, problem.error(contract.answer(problem.Y)))
+
+
+@_named("missing entries")
+def _missing_entries(contract: Contract) -> None:
+    problem = contract.problem(missing=0.2)
+    if not contract.missing:
+        return _refused(contract, problem.Y, ("missing", "NaN", "nan"))
+    contract.expect("missing entries", problem.error(contract.answer(problem.Y)))
+
+
+@_named("outlying rows")
+def _outlying_rows(contract: Contract) -> None:
+    problem = contract.problem()
+    rng = np.random.default_rng(3)
+    bad = rng.choice(len(problem.Y), _BAD_ROWS, replace=False)
+    Y, size = problem.Y.copy(), _BAD_SIZE * np.abs(problem.X).mean()
+    Y[bad] = rng.uniform(-size, size, (_BAD_ROWS, Y.shape[1]))
+    with _quiet():
+        X = contract.answer(Y)
+    good = np.setdiff1d(np.arange(len(Y)), bad)
+    contract.expect("outlying rows", relative_error(X[good], problem.X[good]), what="the error of X in the other rows")
+
+
+# -------------------------------------------------------------------------------------------- kinds of numbers
+
+
+@_named("single precision")
+def _single_precision(contract: Contract) -> None:
+    _precision(contract, "single precision", np.float32, contract.single_accuracy)
+
+
+@_named("double precision")
+def _double_precision(contract: Contract) -> None:
+    _precision(contract, "double precision", np.float64, contract.accuracy)
+
+
+def _precision(contract: Contract, name: str, dtype: Any, most: float) -> None:
+    problem = contract.problem(dtype=dtype)
+    X = contract.answer(problem.Y)
+    if contract.keeps_precision:
+        assert X.dtype == dtype, f"X is of type {X.dtype}, {np.dtype(dtype)} was expected for such data"
+    contract.expect(name, problem.error(X), most)
+
+
+@_named("complex data")
+def _complex_data(contract: Contract) -> None:
+    problem = contract.problem(dtype=np.complex128)
+    if not contract.complex_data:
+        return _refused(contract, problem.Y, ("complex",))
+    contract.expect("complex data", problem.error(contract.answer(problem.Y)))
+
+
+@_named("integers")
+def _integers(contract: Contract) -> None:
+    rng = np.random.default_rng(4)
+    n1, n2 = contract.shape
+    X = rng.integers(-9, 10, (n1, contract.rank)) @ rng.integers(-9, 10, (contract.rank, n2))
+    Y = X + np.where(rng.random(X.shape) < 0.1, rng.choice([-1, 1], X.shape) * rng.integers(20, 100, X.shape), 0)
+    answer = contract.answer(Y)
+    assert answer.dtype.kind == "f", f"X is of type {answer.dtype}, floating-point numbers were expected"
+    contract.expect("integers", relative_error(answer, X))
+
+
+# -------------------------------------------------------------------------------------------- the same question
+
+
+def _same(contract: Contract, name: str, X: Any, other: Any) -> None:
+    contract.expect(name, relative_error(other, X), contract.likeness, "the relative difference of the two X")
+
+
+@_named("scaling")
+def _scaling(contract: Contract) -> None:
+    Y = contract.problem().Y
+    X = contract.answer(Y)
+    for factor in (1e3, 1e-3):
+        _same(contract, "scaling", X, contract.answer(factor * Y) / factor)
+
+
+@_named("transposition")
+def _transposition(contract: Contract) -> None:
+    problem = contract.problem()
+    X = contract.answer(np.ascontiguousarray(problem.Y.T)).T
+    contract.expect("transposition", problem.error(X))
+
+
+@_named("permutation")
+def _permutation(contract: Contract) -> None:
+    Y = contract.problem().Y
+    rng = np.random.default_rng(5)
+    rows, columns = (rng.permutation(n) for n in Y.shape)
+    _same(contract, "permutation", contract.answer(Y)[rows][:, columns], contract.answer(Y[rows][:, columns]))
+
+
+@_named("layouts")
+def _layouts(contract: Contract) -> None:
+    """Fortran order, a view with strides, and memory that must not be written to."""
+    Y = contract.problem().Y
+    X = contract.answer(Y)
+    n1, n2 = Y.shape
+    wide = np.full((2 * n1, 3 * n2), 1e6)
+    wide[::2, ::3] = Y
+    fixed = Y.copy()
+    fixed.flags.writeable = False
+    for layout in (np.asfortranarray(Y), wide[::2, ::3], fixed):
+        _same(contract, "layouts", X, contract.answer(layout))
+
+
+@_named("input unchanged")
+def _input_unchanged(contract: Contract) -> None:
+    for problem in (contract.problem(), contract.problem(missing=0.2)) if contract.missing else (contract.problem(),):
+        Y = problem.Y.copy()
+        contract.answer(Y)
+        changed = int(np.count_nonzero(~((problem.Y == Y) | (np.isnan(problem.Y) & np.isnan(Y)))))
+        assert not changed, f"{changed} entries of Y were changed, none was expected to be"
+
+
+@_named("reproducible")
+def _reproducible(contract: Contract) -> None:
+    Y = contract.problem().Y
+    first, second = contract.answer(Y), contract.answer(Y)
+    apart = int(np.count_nonzero(first != second))
+    assert not apart, f"{apart} entries of X differ between two runs on the same Y, the same bits were expected"
+
+
+# -------------------------------------------------------------------------------------------- degenerate data
+
+
+def _finite_or_refused(contract: Contract, Y: Any, rank: int) -> Any:
+    """Return X, or None if Y was refused in words."""
+    try:
+        with _quiet():
+            return contract.answer(Y, rank)
+    except np.linalg.LinAlgError as error:
+        raise AssertionError(f"{error!r} came, where a finite X or a clear ValueError was expected") from error
+    except ValueError as error:
+        words = len(str(error).split())
+        assert words >= _FEWEST_WORDS, f"{error!r} came, where a ValueError that says what is wrong was expected"
+        return None
+
+
+@_named("zeros")
+def _zeros(contract: Contract) -> None:
+    X = _finite_or_refused(contract, np.zeros(contract.shape), contract.rank)
+    assert X is None or not X.any(), f"X has entries up to {np.abs(X).max():.3g}, zeros were expected"
+
+
+@_named("one row")
+def _one_row(contract: Contract) -> None:
+    _finite_or_refused(contract, contract.problem().Y[:1], 1)
+
+
+@_named("one column")
+def _one_column(contract: Contract) -> None:
+    _finite_or_refused(contract, contract.problem().Y[:, :1], 1)
+
+
+@_named("one entry")
+def _one_entry(contract: Contract) -> None:
+    _finite_or_refused(contract, np.full((1, 1), 2.0), 1)
+
+
+@_named("constant")
+def _constant(contract: Contract) -> None:
+    X = _finite_or_refused(contract, np.full(contract.shape, 3.0), 1)
+    if X is not None:
+        contract.expect("constant", relative_error(X, np.full(contract.shape, 3.0)))

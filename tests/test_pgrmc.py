@@ -1,0 +1,137 @@
+"""PG-RMC: recovery from all, some and few entries."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca.testing import planted
+
+
+def solve(Y, rank=5, **arguments):
+    return lrpca.decompose(Y, rank, method="pgrmc", **arguments)
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0])
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_recovers_with_defaults(fraction, size):
+    problem = planted((300, 300), outlier_fraction=fraction, outlier_size=size)
+    d = solve(problem.Y)
+    assert d.reason == "tol" and d.estimated == ()
+    assert problem.error(d.low_rank) < 1e-6
+
+
+def test_gross_outliers():
+    """σ_1 of Y is then a hundred times that of X; the tolerance is relative to Y."""
+    problem = planted((300, 300), outlier_fraction=0.1, outlier_size=1000)
+    assert problem.error(solve(problem.Y).low_rank) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(500, 120), (120, 500)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_tall_wide_and_every_precision(shape, dtype):
+    problem = planted(shape, outlier_fraction=0.1, dtype=dtype)
+    d = solve(problem.Y)
+    assert d.converged and d.L.dtype == dtype
+    assert problem.error(d.low_rank) < (2e-5 if np.finfo(dtype).eps > 1e-10 else 1e-6)
+
+
+@pytest.mark.parametrize("missing", [0.3, 0.75])
+def test_missing_entries(missing):
+    problem = planted((400, 400), rank=3, outlier_fraction=0.1 * (1 - missing), missing=missing)
+    d = solve(problem.Y, 3)
+    assert problem.error(d.low_rank) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_sample(dtype):
+    problem = planted((600, 500), rank=3, outlier_fraction=0.1, dtype=dtype)
+    d = solve(problem.Y, 3, options={"sample": 0.3})
+    assert problem.error(d.low_rank) < 1e-6
+    assert d.n_reads == 1
+
+
+def test_lists_and_passes_go_the_same_way(monkeypatch):
+    problem = planted((200, 150), rank=3, outlier_fraction=0.1, missing=0.2)
+    d = solve(problem.Y, 3)
+    monkeypatch.setattr("lrpca.solvers.pgrmc.FEW", 1.1)
+    listed = solve(problem.Y, 3)
+    assert listed.n_iter == d.n_iter
+    np.testing.assert_allclose([r.threshold for r in listed.history], [r.threshold for r in d.history], rtol=1e-3)
+    np.testing.assert_allclose(listed.low_rank, d.low_rank, atol=1e-6 * np.abs(d.low_rank).max())
+
+
+def test_rank_grows_from_one():
+    problem = planted((200, 200), rank=4, outlier_fraction=0.05)
+    ranks = []
+
+    def watch(state):
+        ranks.append(int(np.linalg.matrix_rank(state.L, tol=1e-8 * np.linalg.norm(state.L))))
+
+    solve(problem.Y, 4, callback=watch)
+    assert ranks[0] == 1 and ranks[-1] == 4 and sorted(ranks) == ranks
+
+
+def test_threshold_falls_no_faster_than_asked():
+    problem = planted((300, 300), outlier_fraction=0.3)
+    d = solve(problem.Y, options={"decay": 0.8})
+    thresholds = [record.threshold for record in d.history]
+    assert min(later / earlier for earlier, later in zip(thresholds, thresholds[1:], strict=False)) > 0.799
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free = solve(problem.Y, options={"decay": 0.0})
+    # Rows whose error falls more slowly than σ are lost.
+    assert problem.error(free.low_rank) > 10 * problem.error(d.low_rank)
+
+
+def test_too_small_a_mu_rejects_entries_of_X():
+    problem = planted((300, 300), outlier_fraction=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        d = solve(problem.Y, options={"mu": 0.5, "decay": 0.0})
+    assert problem.error(d.low_rank) > 1e-2
+
+
+def test_noise_is_not_taken_for_outliers():
+    problem = planted((300, 300), outlier_fraction=0.1, outlier_size=10, noise=0.05)
+    d = solve(problem.Y)
+    assert d.reason == "noise_floor"
+    assert problem.error(d.low_rank) < 2 * problem.oracle_error
+    assert d.history[-1].kept > 0.85
+
+
+def test_start_and_layouts():
+    problem = planted((200, 150), outlier_fraction=0.1)
+    d = solve(problem.Y)
+    again = solve(np.asfortranarray(problem.Y), start=(d.L, d.R))
+    assert again.n_iter < d.n_iter
+    assert problem.error(again.low_rank) < 1e-6
+    strided = np.repeat(problem.Y, 2, axis=1)[:, ::2]
+    assert problem.error(solve(strided).low_rank) < 1e-6
+
+
+def test_small_integers():
+    rng = np.random.default_rng(0)
+    X = np.outer(rng.uniform(5, 10, 200), rng.uniform(5, 10, 150))
+    Y = X.round()
+    hit = rng.random(X.shape) < 0.1
+    Y[hit] = rng.integers(150, 255, hit.sum())
+    d = solve(Y.astype(np.uint8), 1)
+    assert d.L.dtype == np.float32
+    assert np.sqrt(np.mean((d.low_rank - X) ** 2)) < 0.1
+
+
+def test_matrix_of_zeros():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        d = solve(np.zeros((30, 20)), 2)
+    assert not d.low_rank.any()
+
+
+@pytest.mark.parametrize("options", [{"mu": 0}, {"decay": 1}, {"sample": 0}, {"alpha": 0.1}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        solve(np.eye(20), 2, options=options)

@@ -1,0 +1,165 @@
+"""ScaledGD: recovery with defaults and with given parameters, on data of every kind."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca.solvers.outlier_share import spread
+from lrpca.testing import planted
+
+
+def solve(Y, rank=5, **arguments):
+    return lrpca.decompose(Y, rank, method="scaledgd", **arguments)
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0])
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_recovers_with_defaults(fraction, size):
+    problem = planted((300, 300), outlier_fraction=fraction, outlier_size=size)
+    d = solve(problem.Y)
+    assert d.converged and d.reason == "tol"
+    assert problem.error(d.low_rank) < 1e-6
+    assert d.settings["alpha"] == pytest.approx(fraction, rel=0.05)
+    assert d.estimated == ("alpha", "init")
+    assert d.settings["gamma"] == pytest.approx(spread(d.settings["alpha"], (300, 300)))
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_gross_outliers_are_rejected_before_the_start(size):
+    problem = planted((300, 300), outlier_fraction=0.1, outlier_size=size)
+    d = solve(problem.Y)
+    assert (d.settings["init"] > 0) == (size == 1000)
+    assert problem.error(d.low_rank) < 1e-7 * size + 1e-6
+
+
+@pytest.mark.parametrize("shape", [(500, 120), (120, 500)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_tall_wide_and_every_precision(shape, dtype):
+    problem = planted(shape, outlier_fraction=0.1, dtype=dtype)
+    d = solve(problem.Y)
+    assert d.converged and d.L.dtype == dtype
+    assert problem.error(d.low_rank) < (2e-5 if np.finfo(dtype).eps > 1e-10 else 1e-6)
+
+
+def test_missing_entries():
+    problem = planted((300, 300), outlier_fraction=0.1, missing=0.3)
+    assert problem.error(solve(problem.Y).low_rank) < 1e-6
+    same = solve(np.nan_to_num(problem.Y), mask=problem.observed)
+    assert problem.error(same.low_rank) < 1e-6
+
+
+def test_few_observed_entries_are_listed():
+    problem = planted((500, 400), rank=3, outlier_fraction=0.02, missing=0.75)
+    d = solve(problem.Y, 3)
+    assert problem.error(d.low_rank) < 1e-6
+
+
+def test_rank_too_large_is_not_called_converged():
+    """T_α takes large entries of X out of the start, which makes components of its own: known, and said."""
+    problem = planted((200, 200), outlier_fraction=0.1)
+    with pytest.warns(lrpca.ConvergenceWarning):
+        d = solve(problem.Y, 7, max_iter=200)
+    assert not d.converged
+    assert problem.error(d.low_rank) < 0.3
+
+
+def test_ill_conditioned():
+    problem = planted((300, 300), outlier_fraction=0.1, condition=10)
+    assert problem.error(solve(problem.Y).low_rank) < 1e-6
+
+
+def test_start_saves_iterations_and_leads_to_the_same():
+    problem = planted((200, 200), outlier_fraction=0.1)
+    d = solve(problem.Y)
+    again = solve(problem.Y, start=(d.L, d.R))
+    assert again.n_iter < d.n_iter / 4
+    assert problem.error(again.low_rank) < 1e-6
+
+
+def test_layouts_agree():
+    problem = planted((200, 150), outlier_fraction=0.1)
+    d = solve(problem.Y)
+    strided = np.repeat(problem.Y, 2, axis=1)[:, ::2]
+    for Y in (np.asfortranarray(problem.Y), strided):
+        np.testing.assert_allclose(solve(Y).low_rank, d.low_rank, atol=1e-6 * np.abs(d.low_rank).max())
+
+
+def test_small_integers():
+    rng = np.random.default_rng(0)
+    X = np.outer(rng.uniform(5, 10, 200), rng.uniform(5, 10, 150))
+    Y = X.round()
+    hit = rng.random(X.shape) < 0.1
+    Y[hit] = rng.integers(150, 255, hit.sum())
+    d = solve(Y.astype(np.uint8), 1)
+    assert d.L.dtype == np.float32
+    # Rounding to integers leaves 0.29 per entry, of which rank 1 keeps a twelfth.
+    assert np.sqrt(np.mean((d.low_rank - X) ** 2)) < 0.1
+
+
+def test_noise_comes_to_rest():
+    problem = planted((300, 300), outlier_fraction=0.1, outlier_size=10, noise=0.05)
+    d = solve(problem.Y)
+    assert d.reason == "noise_floor"
+    assert problem.error(d.low_rank) < 2 * problem.oracle_error
+
+
+def test_given_parameters_are_used():
+    problem = planted((200, 200), outlier_fraction=0.1)
+    d = solve(problem.Y, options={"alpha": 0.1, "gamma": 2.0, "init": 0.05, "step": 0.5})
+    assert d.estimated == () and [d.settings[name] for name in ("alpha", "gamma", "init")] == [0.1, 2.0, 0.05]
+    assert {record.step for record in d.history} == {0.5}
+    assert problem.error(d.low_rank) < 1e-6
+    # Less than the fullest row has: the authors' form with too small an α leaves outliers in.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        short = solve(problem.Y, options={"alpha": 0.1, "gamma": 1.0})
+    assert problem.error(short.low_rank) > 1e-4
+
+
+def test_rejecting_everything_is_no_convergence():
+    problem = planted((100, 100), outlier_fraction=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        d = solve(problem.Y, options={"alpha": 0.6, "gamma": 2.0})
+    assert d.reason == "runaway" and not d.converged
+
+
+def test_a_step_too_long_is_no_convergence():
+    problem = planted((100, 100), outlier_fraction=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        d = solve(problem.Y, options={"alpha": 0.1, "step": 1.9})
+    assert not d.converged
+
+
+@pytest.mark.parametrize("options", [{"alpha": 1.0}, {"gamma": 0.5}, {"step": 0}, {"sample": 0.5}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        solve(np.eye(20), 2, options=options)
+
+
+def test_matrix_of_zeros_and_of_one_outlier():
+    for Y in (np.zeros((30, 20)), np.pad([[5.0]], ((0, 29), (0, 19)))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            d = solve(Y, 2)
+        assert np.isfinite(d.low_rank).all()
+
+
+def test_infinite_entries_are_named():
+    Y = np.ones((30, 20))
+    Y[3, 4] = np.inf
+    with pytest.raises(ValueError, match=r"Y\[3, 4\]=inf"):
+        solve(Y, 2)
+
+
+def test_sparse_matrices_are_read_by_rows():
+    from scipy.sparse import csr_array
+
+    problem = planted((150, 120), rank=2, outlier_fraction=0.1)
+    d = solve(csr_array(problem.Y), 2)
+    assert problem.error(d.low_rank) < 1e-6
