@@ -228,6 +228,10 @@ def test_demo_that_cannot_begin(
         ["decompose", "Y.npy", "-o", "out"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "five"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "0"],
+        ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "nonesuch"],
+        ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "sampled"],
+        ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "accaltproj:beta"],
+        ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "accaltproj:gamma=2"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--tol", "-1"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--max-iter", "0"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--frobnicate"],
@@ -237,8 +241,17 @@ def test_demo_that_cannot_begin(
 def test_wrong_usage(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == ExitCode.USAGE
     out, err = capsys.readouterr()
-    assert out == "" and "Error" in err and "Traceback" not in err
+    assert out == "" and ("Error" in err or err.startswith("lrpca: ")) and "Traceback" not in err
     assert not (folder / "out").exists()
+
+
+def test_methods_and_their_options(folder: Path) -> None:
+    assert decompose("-o", "out", "--method", "accaltproj:gamma=0.5") == ExitCode.DONE
+    result = json.loads((folder / "out" / "result.json").read_text())
+    assert result["method"] == "accaltproj" and result["settings"]["gamma"] == 0.5
+    assert relative_error(np.load(folder / "out" / "L.npy") @ np.load(folder / "out" / "R.npy").T) < 1e-5
+    assert main(["decompose", "Y.npy", "-o", "convex", "-m", "pcp"]) == ExitCode.DONE
+    assert np.load(folder / "convex" / "L.npy").shape[1] == RANK
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,3 +76,40 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = True) -> None:
+    """Check, before a long computation, that files can be written into a folder that exists or is yet to be made.
+
+    Parameters
+    ----------
+    folder : str or path-like
+        Where the files are to go; it and the folders above it need not exist yet, and are not made here.
+    names : iterable of str
+        Names of the files.
+    overwrite : bool
+        Whether files of these names may be replaced.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made or takes no new file, or something is in the way.
+    """
+    target = Path(folder)
+    there = next((path for path in (target, *target.parents) if os.path.lexists(path)), target)
+    if not there.is_dir():
+        raise NotADirectoryError(f"path={str(target)!r} needs {str(there)!r} to be a folder; choose another name")
+    for path in (target / name for name in names):
+        if path.is_dir():
+            raise IsADirectoryError(f"path={str(path)!r} is a folder where a file belongs; choose another place")
+        if os.path.lexists(path) and not overwrite:
+            raise FileExistsError(f"path={str(path)!r} exists; choose another folder or overwrite it (--force)")
+    # Permissions alone do not tell: the file system may be read-only, or the user may be root.
+    probe = there / f".{secrets.token_hex(6)}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(
+            f"path={str(target)!r} cannot be written ({error.strerror}); choose another place or make room"
+        ) from error

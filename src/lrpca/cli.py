@@ -1,18 +1,16 @@
 """The command ``lrpca``: thin commands over the library, with exit codes for scripts."""
 
-import enum
 import json
-import signal
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.console import EXIT_CODES, ExitCode, exit_with, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
@@ -21,35 +19,13 @@ if TYPE_CHECKING:
     from lrpca.decomposition import State
     from lrpca.schedule import Schedule
 
-# The published models, trained at this size: their files do not say it.
-PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5
 LIVE_ROWS = 12
 INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet"
 OUTPUTS = "OUT.npz, OUT.mat, or else a folder OUT/ of .npy files."
+RANK = "Rank of the low-rank part; pcp and stable_pcp find it."
+METHOD = "The solver, with options if any: accaltproj:gamma=0.5. `lrpca bench` compares them."
+TOL = "Where the method stops: change of X or residual, both relative."
 SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
-EXIT_CODES = """
-Exit codes:
-0    done and converged.
-1    unexpected failure.
-2    wrong usage, or an extra is not installed.
-3    the input cannot be read or is refused.
-4    done and written, but not converged.
-5    the output cannot be written.
-130  interrupted by Ctrl-C (143: by SIGTERM), nothing half-written.
-"""
-
-
-class ExitCode(enum.IntEnum):
-    """What the exit status of ``lrpca`` means."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    INPUT = 3
-    NOT_CONVERGED = 4
-    OUTPUT = 5
-    INTERRUPTED = 130
-    TERMINATED = 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,6 +61,8 @@ def _application() -> "typer.Typer":
     import typer
 
     from lrpca import __version__
+    from lrpca.cli_bench import add_bench
+    from lrpca.cli_reproduce import add_reproduce
 
     app = typer.Typer(
         help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
@@ -109,6 +87,8 @@ def _application() -> "typer.Typer":
 
     _add_decompose(app)
     _add_demo(app)
+    add_bench(app)
+    add_reproduce(app)
     return app
 
 
@@ -121,12 +101,13 @@ def _add_decompose(app: "typer.Typer") -> None:
     def decompose(
         file: Annotated[Path, typer.Argument(metavar="FILE", help=f"The matrix: {INPUTS}. NaN is missing.")],
         output: Annotated[Path, option("--output", "-o", metavar="OUT", help=OUTPUTS)],
-        rank: Annotated[int, option("--rank", "-r", min=1, metavar="N", help="Rank of the low-rank part.")],
+        rank: Annotated[int | None, option("--rank", "-r", min=1, metavar="N", help=RANK)] = None,
+        method: Annotated[str, option("--method", "-m", metavar="NAME", help=METHOD)] = "lrpca",
         sparse: Annotated[bool, option("--sparse", help="Write S, the outliers, as a full matrix.")] = False,
         low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
         key: Annotated[str | None, option(metavar="NAME", help="Which array of a .npz or .mat file.")] = None,
         schedule: Annotated[str | None, option(metavar="NAME", help=SCHEDULES)] = None,
-        tol: Annotated[float | None, option(min=0.0, metavar="X", help="Relative change at which to stop.")] = None,
+        tol: Annotated[float | None, option(min=0.0, metavar="X", help=TOL)] = None,
         max_iter: Annotated[int | None, option(min=1, metavar="N", help="Most iterations.")] = None,
         seed: Annotated[int, option(min=0, metavar="N", help="Seed of the random start.")] = 0,
         force: Annotated[bool, option("--force", "-f", help="Replace a result that exists.")] = False,
@@ -137,20 +118,22 @@ def _add_decompose(app: "typer.Typer") -> None:
         import lrpca
         from lrpca import files
 
-        with _short_messages():
-            with _exit_with(ExitCode.OUTPUT):
+        with short_messages():
+            with exit_with(ExitCode.OUTPUT):
                 files.check_writable(output, overwrite=force, source=file)
-            with _exit_with(ExitCode.INPUT):
+            with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
+                name, options = _checked_method(method, rank)
+            with exit_with(ExitCode.INPUT):
                 Y = files.read_matrix(file, key=key)
                 learned = _load_schedule(schedule)
-            with _exit_with(ExitCode.OUTPUT):
+            with exit_with(ExitCode.OUTPUT):
                 files.check_room(output, Y, sparse + low_rank)
-            solve = partial(lrpca.decompose, Y, rank, tol=tol, max_iter=max_iter, random_state=seed)
+            solve = partial(lrpca.decompose, Y, rank, method=name, options=options, tol=tol, max_iter=max_iter)
             began = time.perf_counter()
-            with _exit_with(ExitCode.INPUT, ValueError), _progress(quiet) as show:
-                d = solve(schedule=learned, callback=show)
+            with exit_with(ExitCode.INPUT, ValueError), _progress(quiet) as show:
+                d = solve(schedule=learned, callback=show, random_state=seed)
             total = {"total_seconds": time.perf_counter() - began}
-            with _exit_with(ExitCode.OUTPUT):
+            with exit_with(ExitCode.OUTPUT):
                 written = files.write_result(d, output, sparse=sparse, low_rank=low_rank)
             summary = {"input": str(file), "shape": Y.shape, "dtype": str(Y.dtype)} | files.summarize(d) | total
             _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
@@ -168,10 +151,10 @@ def _add_demo(app: "typer.Typer") -> None:
         frames: Annotated[int, typer.Option(min=20, metavar="N", help="Frames to render.")] = 300,
     ) -> None:
         """Separate a rendered street scene into background and what moves, and measure how well."""
-        with _short_messages(), _exit_with(ExitCode.OUTPUT, OSError):
+        with short_messages(), exit_with(ExitCode.OUTPUT, OSError):
             from lrpca.demo import run
 
-            with _stages() as say:
+            with stages() as say:
                 result = run(output, n_frames=frames, progress=say)
             _print_table(
                 {
@@ -188,66 +171,29 @@ def _add_demo(app: "typer.Typer") -> None:
             raise typer.Exit(ExitCode.DONE if result.converged else ExitCode.NOT_CONVERGED)
 
 
+def _checked_method(text: str, rank: int | None) -> tuple[str, dict[str, Any]]:
+    """Return the name and options of a method, known to be so before anything is read."""
+    from lrpca.solvers.methods import find_method
+    from lrpca.solvers.options import check_options
+    from lrpca.solvers.spelling import read_method
+
+    name, options = read_method(text, "method")
+    method = find_method(name)
+    check_options(options, method.options, name)
+    if rank is None and method.needs_rank:
+        raise ValueError(f"rank=None does not do for method={name!r}; give --rank N, e.g. 5")
+    return name, options
+
+
 def _load_schedule(name: str | None) -> "Schedule | None":
     """Return the schedule shipped under a name, saved as JSON, or published as .mat."""
-    import lrpca
+    from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
 
     if name is None:
         return None
     if name.lower().endswith(".mat"):
-        return lrpca.Schedule.from_mat(name, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
-    return lrpca.Schedule.load(name)
-
-
-@contextmanager
-def _exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors that can be foreseen (OSError and ValueError) into one line on stderr and an exit code."""
-    import typer
-
-    foreseen = errors or (OSError, ValueError)
-    try:
-        yield
-        return
-    except ImportError as error:
-        message, code = str(error), ExitCode.USAGE
-    except MemoryError as error:
-        message, code = f"out of memory ({error}); leave the full matrices out", ExitCode.FAILED
-    except foreseen as error:
-        message = str(error)
-        if isinstance(error, OSError) and error.errno:  # of the system, not in our form
-            message = f"path={str(error.filename)!r} failed ({error.strerror}); choose another"
-    typer.echo(f"lrpca: {message}", err=True)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def _short_messages() -> Iterator[None]:
-    """Show warnings as one line, and end quietly on Ctrl-C and on SIGTERM."""
-    import typer
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        typer.echo(f"lrpca: warning: {message}", err=True)
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(ExitCode.TERMINATED)  # unwinds, so that temporary files are removed
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show
-            yield
-    except KeyboardInterrupt:
-        typer.echo("lrpca: interrupted, nothing half-written is left", err=True)
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        return Schedule.from_mat(name, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+    return Schedule.load(name)
 
 
 @contextmanager
@@ -273,19 +219,6 @@ def _progress(quiet: bool) -> Iterator["Callable[[State], None] | None"]:
                 live.update(Group(sign, _live_table(shown)))
 
             yield show
-
-
-@contextmanager
-def _stages() -> Iterator["Callable[[str], None]"]:
-    """Hand out a function that shows what is being done: live on a terminal, otherwise one line each."""
-    import typer
-    from rich.console import Console
-
-    if sys.stderr.isatty():
-        with Console(stderr=True).status("starting") as status:
-            yield status.update
-    else:
-        yield partial(typer.echo, err=True)
 
 
 def _cells(state: "State") -> dict[str, str]:

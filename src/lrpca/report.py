@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Number", "Page", "Picture", "figure_png", "image_png"]
 
+# A cell of more characters is set in several lines.
+LONG = 60
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -186,6 +188,9 @@ class Page:
         *,
         caption: str = "",
         folded: bool = False,
+        figures: Sequence[int] = (),
+        bold: Sequence[int] = (),
+        wrapped: bool = False,
     ) -> None:
         """Add a table.
 
@@ -199,19 +204,32 @@ class Page:
             Title of the table.
         folded : bool
             Show only the caption until the reader opens it.
+        figures : sequence of int
+            Columns to set right-aligned although they are text.
+        bold : sequence of int
+            Rows that stand out.
+        wrapped : bool
+            Set every cell in several lines where it is long, also after a comma without a space, instead of letting
+            the table grow beyond the window.
         """
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"rows={list(row)!r} has not {len(columns)} cells; give one for each column")
-        numeric = [any(_is_number(row[k]) for row in rows) for k in range(len(columns))]
+        numeric = [k in figures or any(_is_number(row[k]) for row in rows) for k in range(len(columns))]
         head = "".join(
             f'<th class="figure">{escape(name)}</th>' if right else f"<th>{escape(name)}</th>"
             for name, right in zip(columns, numeric, strict=True)
         )
-        body = "".join("<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows)
+        body = "".join(
+            ('<tr class="bold">' if i in bold else "<tr>")
+            + "".join(_cell(value, k in figures, wrapped) for k, value in enumerate(row))
+            + "</tr>"
+            for i, row in enumerate(rows)
+        )
         title = f"<caption>{escape(caption)}</caption>" if caption and not folded else ""
         content = f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        table = f'<div class="wide"><table>{content}</table></div>'
+        opened = '<table class="wrapped">' if wrapped else "<table>"
+        table = f'<div class="wide">{opened}{content}</table></div>'
         if folded:
             table = f"<details><summary>{escape(caption or 'Table')}</summary>{table}</details>"
         self._body.append(table)
@@ -315,13 +333,20 @@ def _data(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, figure: bool = False, wrapped: bool = False) -> str:
     if value is None:
         return '<td class="figure">–</td>'
     if _is_number(value):
         text = f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
         return f'<td class="figure">{escape(text)}</td>'
-    return f"<td>{escape(str(value))}</td>"
+    text = escape(str(value))
+    if figure:
+        return f'<td class="figure">{text}</td>'
+    if wrapped:
+        # A break may come after a comma, not after the minus sign of 1e-6.
+        whole = re.sub(r"[^\s,]*\de-\d+", r'<span class="whole">\g<0></span>', text)
+        return f"<td>{re.sub(',(?=[^ ])', ',<wbr>', whole)}</td>"
+    return f'<td class="long">{text}</td>' if len(text) > LONG else f"<td>{text}</td>"
 
 
 def _is_number(value: object) -> bool:

@@ -20,6 +20,8 @@ import numpy as np
 from lrpca.atomic import replacing
 from lrpca.influence import KINDS
 
+# The models published with the paper were trained at this size: their files say neither shape nor rank.
+PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5
 _FORMAT = "lrpca-schedule"
 _VERSION = 1
 _UPDATES = ("scaled", "tangent", "own_gram")

@@ -1,0 +1,112 @@
+"""What the arena reports of a contestant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Point:
+    """An iterate on the way: its number, the seconds until it was there, and its error.
+
+    Attributes
+    ----------
+    iteration : int
+        Counted from 1; 0 is the answer that was returned in the end.
+    seconds : float
+        Since the call began, initialisation included, the time for measuring errors excluded.
+    error : float
+        ``‖X - truth‖ / ‖truth‖``, or ``median|Y - X| / median|Y|`` where no truth is known.
+    """
+
+    iteration: int
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How one contestant did. What is not known is None.
+
+    Attributes
+    ----------
+    spec, name, title : str
+        As it was asked for, the method, and what it is.
+    status : str
+        "converged", "done" (it gives no verdict), "not converged", "time limit", "memory limit", "failed" or
+        "not installed".
+    note : str
+        Why it stopped, or what went wrong.
+    error : float
+        ``‖X - truth‖ / ‖truth‖`` of the answer; of the last iterate if it was killed.
+    f_measure, precision, recall : float
+        Of the outliers it names, against those planted.
+    residual : float
+        ``median|Y - X| / median|Y|``.
+    outlier_fraction : float
+        Share of observed entries it calls outliers.
+    rank : int
+        Components of its X.
+    iterations : int
+    seconds : float
+        Median over the repeated calls.
+    seconds_per_iteration : float
+        Mean time from one iterate to the next: without initialisation and without what comes after the last.
+    seconds_to_target : float
+        Until the first iterate whose error is at most the target.
+    peak_memory : int
+        Bytes, beside Y.
+    settings : dict
+        Its parameters as used.
+    told, estimated : tuple of str
+        Those of them that were given from the truth, and those it found from the data.
+    all_seconds : tuple of float
+        Of each call.
+    curve : tuple of Point
+        Of the call of median time.
+    """
+
+    spec: str
+    name: str
+    title: str
+    status: str
+    note: str = ""
+    error: float | None = None
+    f_measure: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    residual: float | None = None
+    outlier_fraction: float | None = None
+    rank: int | None = None
+    iterations: int | None = None
+    seconds: float | None = None
+    seconds_per_iteration: float | None = None
+    seconds_to_target: float | None = None
+    peak_memory: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
+    all_seconds: tuple[float, ...] = ()
+    curve: tuple[Point, ...] = ()
+
+    @property
+    def answered(self) -> bool:
+        """Whether it came to an end by itself, converged or not."""
+        return self.status in ("converged", "done", "not converged")
+
+    @property
+    def order(self) -> tuple[float, bool, float, str]:
+        """A key to sort by: time to the target, then those with an answer, by error or residual."""
+        measured = self.error if self.error is not None else self.residual
+        return (
+            _or_last(self.seconds_to_target),
+            self.status in ("memory limit", "failed", "not installed"),
+            _or_last(measured),
+            self.spec,
+        )
+
+
+def _or_last(value: float | None) -> float:
+    return math.inf if value is None else value

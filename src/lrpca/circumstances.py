@@ -1,0 +1,86 @@
+"""What a measurement depends on beside the code: the machine, how busy it was, the versions and the day."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("lrpca", "numpy", "scipy", "numba", "llvmlite")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware() -> dict[str, str | int]:
+    """Return what the machine is, without its name: processor, cores, caches, memory, system."""
+    found: dict[str, str | int] = {"processor": _processor(), "cores": cores(), **_caches()}
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found["memory"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+    found["system"] = f"{platform.system()} {platform.machine()}"
+    return found
+
+
+def versions(more: Iterable[str] = ()) -> dict[str, str]:
+    """Return the versions of Python, of the C library, and of the packages that compute, where installed.
+
+    Parameters
+    ----------
+    more : iterable of str
+        Packages beside our own and those it stands on.
+    """
+    found = {"python": platform.python_version()}
+    library, version = platform.libc_ver()
+    if library:
+        found[library] = version
+    for package in (*PACKAGES, *more):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def load() -> float | None:
+    """Return the load average of the last minute, None where the system has none; to be asked before measuring."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def load_note() -> str:
+    """Return a sentence on how busy the machine is; to be asked before measuring."""
+    average = load()
+    if average is None:
+        return "How busy the machine was is not known."
+    return f"Load average of the last minute when the run began: {average:.2f} on {cores()} cores."
+
+
+def date() -> str:
+    """Return the day and the minute, in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _caches() -> dict[str, str]:
+    """Return the sizes of the data caches as the first core sees them, where the system tells."""
+    found = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction":
+            found[f"L{level} cache"] = size
+    return found

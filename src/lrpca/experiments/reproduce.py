@@ -1,0 +1,142 @@
+"""Measure an experiment and write its results: numbers as JSON, and a page."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lrpca import circumstances
+from lrpca.atomic import check_folder, replacing
+from lrpca.experiments import convergence, iteration_time, recovery, total_time
+from lrpca.experiments.measurement import Claim, Experiment, Say, Table, to_json
+
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (convergence, iteration_time, total_time, recovery)
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What was measured, and where it was written.
+
+    Attributes
+    ----------
+    experiment : Experiment
+    tables : list of Table
+    claims : list of Claim
+    small : bool
+        Whether it is less than the paper's experiment, so that no claim can be confirmed.
+    page, results : pathlib.Path
+        The page, and the numbers as JSON.
+    seconds : float
+        Time of the whole experiment.
+    """
+
+    experiment: Experiment
+    tables: list[Table]
+    claims: list[Claim]
+    small: bool
+    page: Path
+    results: Path
+    seconds: float
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return an experiment by its name, or raise with the list of those there are."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"name={name!r} is not an experiment; use one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def reproduce(
+    name: str,
+    output_directory: str | os.PathLike[str],
+    *,
+    quick: bool = False,
+    repeat: int | None = None,
+    random_state: int = 0,
+    progress: Say | None = None,
+) -> Reproduction:
+    """Run one of the paper's comparisons and write ``NAME.json`` and ``NAME.html``.
+
+    Parameters
+    ----------
+    name : str
+        One of `EXPERIMENTS`.
+    output_directory : str or path-like
+        Where to write; made if need be, when all is measured. Files of these names are replaced.
+    quick : bool
+        The small form: seconds rather than minutes. It is a sketch of the full one, and confirms nothing.
+    repeat : int, optional
+        Problems for each setting.
+    random_state : int
+        Seed of the first problem.
+    progress : callable, optional
+        Called with a short line before each stage.
+
+    Returns
+    -------
+    Reproduction
+    """
+    from lrpca import plot
+    from lrpca.experiments.page import compose
+
+    experiment = find_experiment(name)
+    if repeat is not None and repeat < 1:
+        raise ValueError(f"repeat={repeat} is not positive; use e.g. 5")
+    if random_state < 0:
+        raise ValueError(f"random_state={random_state} is negative; use e.g. 0")
+    folder = Path(output_directory)
+    check_folder(folder, (f"{name}.json", f"{name}.html"))
+    plot.require_matplotlib()
+    setup = experiment.quick if quick else experiment.full
+    setup = replace(setup, seed=random_state, repeat=repeat or setup.repeat)
+    note, began = circumstances.load_note(), time.perf_counter()
+    measurement = experiment.measure(setup, progress or _silence)
+    elapsed = time.perf_counter() - began
+    (progress or _silence)("drawing the page")
+    record: dict[str, Any] = {
+        "name": name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "command": _command(name, quick, repeat, random_state),
+        "quick": quick,
+        "hardware": circumstances.hardware(),
+        "versions": circumstances.versions(),
+        "date": circumstances.date(),
+        "tables": [asdict(table) for table in experiment.tables(measurement)],
+        "claims": [asdict(claim) for claim in experiment.judge(measurement)],
+        "criteria": experiment.criteria,
+        **measurement.as_dict(),
+    }
+    record["notes"] = [*measurement.notes, f"{note} The whole run took {elapsed:.0f} s."]
+    page, numbers = compose(experiment, record), to_json(record)
+    # All is computed: from here on only whole files are put in their places.
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / f"{name}.json") as temporary:
+        temporary.write_text(numbers, encoding="utf-8")
+    page.save(folder / f"{name}.html")
+    return Reproduction(
+        experiment,
+        experiment.tables(measurement),
+        experiment.judge(measurement),
+        experiment.is_small(setup),
+        folder / f"{name}.html",
+        folder / f"{name}.json",
+        elapsed,
+    )
+
+
+def _command(name: str, quick: bool, repeat: int | None, seed: int) -> str:
+    parts = ["lrpca", "reproduce", name]
+    parts += ["--quick"] if quick else []
+    parts += ["--repeat", str(repeat)] if repeat is not None else []
+    parts += ["--seed", str(seed)] if seed else []
+    return " ".join(parts)
+
+
+def _silence(message: str) -> None:
+    """Ignore a message."""

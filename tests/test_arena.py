@@ -1,0 +1,295 @@
+"""The arena: who takes part, what is measured, and what happens to those who fail."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca import metrics
+from lrpca.arena import Contest, Point, compete, page, parse_specs, process, tables, worker
+from lrpca.arena.contest import _settings
+from lrpca.arena.contestants import ALL, RIVALS, Spec, options_of
+from lrpca.arena.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
+from lrpca.solvers.methods import METHODS
+from lrpca.testing import planted
+
+PROBLEM = planted((160, 120), rank=3, outlier_fraction=0.1)
+
+
+# --- who takes part ----------------------------------------------------------------------------------------
+
+
+def test_specs_by_commas_spaces_and_repetition() -> None:
+    specs = parse_specs(["lrpca:power_steps=2,tol=1e-5,pyrpca sklearn", "lrpca"])
+    assert [spec.text for spec in specs] == ["lrpca:power_steps=2,tol=1e-5", "pyrpca", "sklearn", "lrpca"]
+    assert specs[0].settings == {"power_steps": 2, "tol": 1e-5} and specs[1].settings == {}
+    assert [spec.text for spec in parse_specs("lrpca,lrpca")] == ["lrpca"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nosuch", ("'nosuch'", "lrpca", "accaltproj", "pyrpca", "tensorly", "sklearn")),
+        ("lrpca:speed=3", ("'speed'", "power_steps", "tol", "max_iter")),
+        ("pyrpca:speed=3", ("'speed'", "rho")),
+        ("lrpca:tol=2", ("'tol'", "2")),
+        ("sklearn:svd_solver=magic", ("magic", "randomized")),
+        ("gamma=0.5", ("gamma=0.5", "without a method")),
+        ("lrpca,gamma=0.5", ("gamma=0.5", "without a method")),
+        ("lrpca:power_steps", ("power_steps", "option=value")),
+        (" , ", ("names none", "lrpca")),
+    ],
+)
+def test_a_wrong_spec_is_refused_with_what_is_known(text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_specs(text)
+    assert all(word in str(refused.value) for word in words) and ";" in str(refused.value)
+
+
+def test_all_has_every_method_and_rival_with_options_that_exist() -> None:
+    specs = parse_specs("all")
+    assert {spec.name for spec in specs} == {*METHODS, *RIVALS} and len(specs) == len(ALL)
+    assert {"accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"} <= {spec.text for spec in specs}
+
+
+def test_alpha_is_told_unless_blind_or_given() -> None:
+    assert "alpha" in options_of("scaledgd")
+    assert _settings(Spec("scaledgd", "scaledgd"), None, 0.2) == ({"alpha": 0.2}, ("alpha",))
+    assert _settings(Spec("scaledgd", "scaledgd"), 1e-5, None) == ({"tol": 1e-5}, ())
+    assert _settings(Spec("scaledgd", "scaledgd", {"alpha": 0.3}), None, 0.2) == ({"alpha": 0.3}, ())
+    assert _settings(Spec("lrpca", "lrpca", {"tol": 1e-3}), 1e-5, 0.2) == ({"tol": 1e-3}, ())
+
+
+# --- scores ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("size", [1.0, 1e-11])
+def test_error_by_factors_is_the_error(tmp_path: Path, dtype: Any, size: float) -> None:
+    problem = planted((90, 70), rank=4, dtype=dtype, condition=50)
+    write_truth(tmp_path, problem.X, 4)
+    truth = Truth.read(tmp_path)
+    assert truth.factors is not None
+    rng = np.random.default_rng(1)
+    U, values, Vt = np.linalg.svd(problem.X)
+    L = U[:, :4] * values[:4] + size * rng.standard_normal((90, 4))
+    R = Vt[:4].T
+    expected = metrics.relative_error(L @ R.T, problem.X)
+    assert truth.error((L, R)) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
+    assert truth.error(L @ R.T) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
+
+
+def test_a_truth_of_full_rank_is_compared_as_it_is(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_normal((50, 40))
+    write_truth(tmp_path, X, 3)
+    truth = Truth.read(tmp_path)
+    assert truth.factors is None and truth.error(1.25 * X) == pytest.approx(0.25)
+    L, R = X[:, :5], np.eye(40)[:, :5]
+    assert truth.error((L, R)) == pytest.approx(metrics.relative_error(L @ R.T, X))
+
+
+def test_outliers_are_counted_as_the_metrics_do(tmp_path: Path) -> None:
+    problem = planted((80, 60), rank=2, outlier_fraction=0.2, missing=0.1)
+    np.save(tmp_path / "outliers.npy", problem.outliers)
+    found = count_outliers(problem.Y, problem.X, 0.01, tmp_path / "outliers.npy")
+    mask = np.abs(np.nan_to_num(problem.Y - problem.X)) > 0.01
+    score = metrics.precision_recall_f(mask, problem.outliers)
+    assert (found["precision"], found["recall"], found["f_measure"]) == (score.precision, score.recall, score.f)
+    assert 0 < score.recall < 1 and found["outlier_fraction"] == mask.sum() / problem.observed.sum()
+
+
+def test_the_rule_for_outliers_is_that_of_a_decomposition() -> None:
+    problem = planted((150, 120), rank=3, outlier_fraction=0.1, noise=0.02, outlier_size=5)
+    d = lrpca.decompose(problem.Y, rank=3)
+    assert Probe(problem.Y).outlier_threshold(d.low_rank, problem.Y, 0.0) == pytest.approx(
+        d.outlier_threshold, rel=0.05
+    )
+
+
+def test_rank_of_a_matrix() -> None:
+    assert (
+        numerical_rank(PROBLEM.X, 3) == 3
+        and numerical_rank(PROBLEM.Y, 3) > 50
+        and numerical_rank(0 * PROBLEM.Y, 3) == 0
+    )
+
+
+def test_the_clock_stands_still_while_looking() -> None:
+    watch = worker.Stopwatch()
+    watch.begin()
+    now = time.perf_counter()
+    time.sleep(0.2)
+    watch.exclude_since(now)
+    assert watch.excluded >= 0.2 and watch.elapsed() < 0.1
+
+
+# --- a contest ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def contest() -> Contest:
+    return compete(PROBLEM, "lrpca pyrpca tensorly sklearn", threads=1, time_limit=60)
+
+
+def test_every_contestant_is_measured(contest: Contest) -> None:
+    assert [contest[name].status for name in ("lrpca", "pyrpca", "tensorly", "sklearn")] == ["converged"] * 3 + ["done"]
+    for name in ("lrpca", "pyrpca", "tensorly"):
+        entry = contest[name]
+        assert entry.error is not None and entry.error < 1e-5 and entry.f_measure == 1 and entry.rank == 3
+        assert entry.iterations == len(entry.curve) - 1 and entry.curve[-1] == Point(0, entry.seconds, entry.error)
+        times = [point.seconds for point in entry.curve]
+        assert times == sorted(times) and times[0] > 0
+        first = next(point for point in entry.curve if point.error <= 1e-4)
+        assert entry.seconds_to_target == first.seconds and first.iteration > 1
+        assert entry.seconds_per_iteration == pytest.approx((times[-2] - times[0]) / (entry.iterations - 1))
+        assert entry.outlier_fraction == pytest.approx(0.1) and entry.residual is not None and entry.residual < 1e-5
+    floor = contest["sklearn"]
+    assert floor.error is not None and floor.error > 1e-3 and floor.seconds_to_target is None
+    assert contest.entries[-1] is floor and contest.problem["known"] and contest.conditions["threads"] == 1
+    assert {"load", "date", "machine", "versions"} <= set(contest.conditions)
+    assert contest.conditions["versions"]["pyrpca"] and contest.conditions["machine"]["cores"] >= 1
+
+
+def test_the_numbers_are_those_of_a_call_by_hand(contest: Contest, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyrpca import rpca_pcp_ialm
+
+    d = lrpca.decompose(PROBLEM.Y, rank=3)
+    assert contest["lrpca"].iterations == d.n_iter and contest["lrpca"].settings["tol"] == d.settings["tol"]
+    assert contest["lrpca"].error == pytest.approx(PROBLEM.error(d.low_rank), rel=1e-3)
+    X, _ = rpca_pcp_ialm(PROBLEM.Y, 1 / np.sqrt(160))
+    assert contest["pyrpca"].error == pytest.approx(PROBLEM.error(X), rel=1e-6)
+    assert contest["pyrpca"].iterations == capsys.readouterr().out.count("iter ")
+
+
+def test_a_rival_s_iterates_are_its_own() -> None:
+    """The curve of pyrpca holds what it returns when stopped there, and reading it keeps no arrays alive."""
+    from pyrpca import rpca_pcp_ialm
+
+    from lrpca.arena.calls import Task, solve
+
+    errors: list[float] = []
+
+    def look(answer: Any) -> bool:
+        errors.append(PROBLEM.error(answer))
+        return len(errors) == 8
+
+    answer = solve(Task("pyrpca", 3), PROBLEM.Y, look)
+    assert answer.reason == "callback" and answer.iterations == 8
+    for count in (3, 8):
+        X, _ = rpca_pcp_ialm(PROBLEM.Y, 1 / np.sqrt(160), max_iter=count, verbose=False)
+        assert errors[count - 1] == pytest.approx(PROBLEM.error(X), rel=1e-9)
+
+
+def test_without_a_truth_the_residual_is_told(tmp_path: Path) -> None:
+    contest = compete(PROBLEM.Y, "lrpca", rank=3, threads=1)
+    entry = contest["lrpca"]
+    assert entry.error is entry.f_measure is entry.seconds_to_target is None and not contest.problem["known"]
+    assert entry.residual is not None and entry.residual < 1e-6 and entry.rank == 3
+    assert entry.outlier_fraction == pytest.approx(0.1)
+    assert not {"error", "F", "to target"} & set(tables.columns(contest)) and "residual" in tables.columns(contest)
+    page.write(contest, tmp_path / "out")
+    assert "No truth is known" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_given_truth_and_missing_entries() -> None:
+    problem = planted((120, 100), rank=2, missing=0.2)
+    contest = compete(problem.Y, ["lrpca", "pyrpca", "tensorly"], rank=2, truth=problem.X, threads=1)
+    assert contest["lrpca"].error is not None and contest["lrpca"].error < 1e-6
+    assert contest["tensorly"].error is not None and contest["tensorly"].error < 0.05
+    assert contest["pyrpca"].status == "failed" and "missing" in contest["pyrpca"].note
+    assert contest.problem["missing"] == pytest.approx(0.2, abs=0.02)
+
+
+def test_who_is_late_is_stopped_with_its_last_iterate() -> None:
+    problem = planted((400, 300), rank=3)
+    entry = compete(problem, "tensorly", threads=1, time_limit=0.1)["tensorly"]
+    assert entry.status == "time limit" and entry.error is not None and 1e-4 < entry.error < 1.5
+    assert entry.iterations is not None and entry.iterations < 20 and not entry.answered
+
+
+def test_who_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lrpca.arena.contestants.Rival.version", lambda rival: None)
+    entry = compete(PROBLEM, "pyrpca", threads=1)["pyrpca"]
+    assert entry.status == "not installed" and "pip install pyrpca" in entry.note
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"rank": None}, "rank=None"),
+        ({"rank": 200}, "rank=200"),
+        ({"repeat": 0}, "repeat=0"),
+        ({"time_limit": 0}, "time_limit=0"),
+        ({"memory_limit": -1}, "memory_limit=-1"),
+        ({"truth": np.ones((3, 3))}, "truth of shape (3, 3)"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        compete(PROBLEM.Y, "lrpca", **{"rank": 3, **arguments})
+    assert word in str(refused.value)
+
+
+# --- a process and its limits ------------------------------------------------------------------------------
+
+JOB = {"time_limit": 0.3}
+BEGIN = "import json, os, sys, time; say = lambda **m: print(json.dumps(m), flush=True); "
+
+
+def _follow(monkeypatch: pytest.MonkeyPatch, code: str, memory_limit: float | None = None) -> process.Account:
+    monkeypatch.setattr(process, "_COMMAND", (sys.executable, "-c", BEGIN + code))
+    monkeypatch.setattr(process, "_GRACE", 0.2)
+    return process.run(JOB, memory_limit=memory_limit, threads=1)
+
+
+def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    account = _follow(
+        monkeypatch,
+        "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=0); time.sleep(60)",
+    )
+    assert account.failure is not None and account.failure[0] == "time limit" and time.monotonic() - began < 20
+    assert account.calls == [[Point(1, 0.1, 0.5)]]
+
+
+def test_time_spent_on_looking_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=30.0); time.sleep(1.5); "
+        "say(event='end', seconds=.2, peak=5, late=False); say(event='result', error=.1)"
+    )
+    account = _follow(monkeypatch, code)
+    assert account.failure is None and account.result == {"error": 0.1} and account.seconds == [0.2]
+
+
+def test_who_takes_too_much_memory_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "say(event='begin'); hold = b'x' * 400_000_000; time.sleep(60)"
+    account = _follow(monkeypatch, code, memory_limit=2e8)
+    assert account.failure is not None and account.failure[0] == "memory limit" and "0.2 GB" in account.failure[1]
+
+
+def test_who_crashes_leaves_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = _follow(monkeypatch, "print('noise'); print('[1]'); print('3', flush=True); raise RuntimeError('alas')")
+    assert account.failure == ("failed", "ended with status 1: RuntimeError: alas")
+    account = _follow(monkeypatch, "os.kill(os.getpid(), 9)")
+    assert account.failure == ("failed", "ended by SIGKILL")
+
+
+def test_a_worker_ends_with_who_asked(tmp_path: Path) -> None:
+    """Killed outright, the parent cannot end its worker; the worker sees its input end."""
+    import subprocess
+
+    np.save(tmp_path / "Y.npy", np.random.default_rng(0).standard_normal((700, 700)))
+    job = {"folder": str(tmp_path), "name": "pyrpca", "rank": 3, "settings": {"tol": 0.0, "max_iter": 10**6}, "seed": 0}
+    child = subprocess.Popen(process._COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(json.dumps(job | {"time_limit": 1e4, "repeat": 1}) + "\n")
+    child.stdin.flush()
+    assert json.loads(child.stdout.readline())["event"] == "begin"
+    child.stdin.close()
+    assert child.wait(20) == 1
+    child.stdout.close()
