@@ -17,13 +17,16 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 GRID_ARGS ?=
 REAL_ARGS ?=
+ARENA_ARGS ?=
+EXPERIMENTS ?= convergence iteration-time total-time recovery
+EXPERIMENT_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench grid ablation real lint docs clean distclean
+.PHONY: help venv demo test bench arena grid ablation experiments real lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.made: $(PINNED)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer not found; install it or give PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -41,16 +44,21 @@ $(VENV)/.grid: $(VENV)/.demo
 	$(INSTALL) pyrpca
 	@touch $@
 
+# The rivals in the arena.
+$(VENV)/.arena: $(VENV)/.grid
+	$(INSTALL) tensorly scikit-learn
+	@touch $@
+
 # PyAV, which reads the videos.
 $(VENV)/.real: $(VENV)/.grid
 	$(INSTALL) av
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.grid
+$(VENV)/.dev: $(VENV)/.arena
 	$(INSTALL_SELF) ".[cli,plot,dev]"
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.demo
+$(VENV)/.bench: $(VENV)/.arena
 	$(INSTALL) torch==2.13.0
 	@touch $@
 
@@ -66,14 +74,21 @@ demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a p
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
+bench: $(VENV)/.bench ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
+
+arena: $(VENV)/.arena ## Hold the arena on ten kinds of problems; writes benchmarks/results/arena.json (ARENA_ARGS="--quick" for less)
+	$(BIN)/python benchmarks/arena.py $(ARENA_ARGS)
 
 grid: $(VENV)/.grid ## Run solvers on the grid of planted problems; writes benchmarks/results/grid.json (GRID_ARGS="--cases noise" to choose)
 	$(BIN)/python benchmarks/grid.py $(GRID_ARGS)
 
 ablation: $(VENV)/.demo ## Run the grid without each rule of the default; writes benchmarks/results/ablation.json
 	$(BIN)/python benchmarks/grid.py --ablation $(GRID_ARGS)
+
+experiments: export LRPCA_DATA ?= ../shared/data
+experiments: $(VENV)/.demo ## Measure the paper's comparisons again; writes experiments/results/*.json (EXPERIMENTS=recovery to choose)
+	set -e; for name in $(EXPERIMENTS); do $(BIN)/lrpca reproduce $$name -o experiments/results $(EXPERIMENT_ARGS); done
 
 real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--rivals none" for less)
 	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)
@@ -89,7 +104,7 @@ docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its example
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove what was built, keep .venv
-	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/grid_tables.md docs/sg_execution_times.rst \
+	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/choose_tables.md docs/grid_tables.md docs/experiments_tables.md docs/experiments_figures docs/sg_execution_times.rst \
 	    benchmarks/scratch \
 	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

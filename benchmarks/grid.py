@@ -32,14 +32,16 @@ from grid_runs import (
     run_case,
     run_published,
 )
-from grid_solvers import DEFAULT, PCP, SVD, names, rules, without
+from grid_solvers import DEFAULT, PCP, SVD, names, without
 from measure import RESULTS, load_note, publish
 
+from lrpca.solvers.rules import RULES
 from lrpca.testing import Case, grid
 
 DENSITIES = (0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 # The ablation is content with fewer of them.
 _ABLATION_DENSITIES, _ABLATION_PROBLEMS = (0.65, 0.7, 0.75, 0.8), 2
+_USUAL = (DEFAULT, PCP, SVD)
 _SCRATCH = RESULTS.parent / "scratch"
 _WORKERS = 2
 _LIMIT = 60.0
@@ -50,7 +52,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", default="", metavar="WORD", help="only cases with this in their kind or name")
-    parser.add_argument("--solvers", help=f"comma-separated, of: {', '.join(names())} (default: all, see README.md)")
+    parser.add_argument("--solvers", help=f"comma-separated, of: {', '.join(names())} (default: {','.join(_USUAL)})")
     parser.add_argument("--repeats", type=int, help="problems drawn of each case (default: 1; dense outliers: 10)")
     parser.add_argument("--limit", type=float, default=_LIMIT, help="seconds for a rival on a case (default: 60)")
     parser.add_argument("--workers", type=int, default=_WORKERS, help="processes, of one thread each (default: 2)")
@@ -86,6 +88,11 @@ def _command(words: Sequence[str]) -> str:
     return "make ablation" if list(words) == ["--ablation"] else shlex.join(["python", "benchmarks/grid.py", *words])
 
 
+def _usual() -> list[str]:
+    """Return the solvers that run unless others are asked for, as far as they are present."""
+    return [name for name in names() if name in _USUAL]
+
+
 def _split(solvers: str | None) -> list[str]:
     return [name for name in (solvers or "").split(",") if name]
 
@@ -118,7 +125,7 @@ def measure_grid(chosen: argparse.Namespace) -> list[str]:
     load, began = load_note(), time.perf_counter()
     asked = _split(chosen.solvers)
     cases = choose(grid(), chosen.cases)
-    records = run_cases(cases, chosen.repeats or 1, asked or names(), chosen, "grid")
+    records = run_cases(cases, chosen.repeats or 1, asked or _usual(), chosen, "grid")
     few = asked or [DEFAULT]
     many = run_cases(choose(dense_cases(DENSITIES), chosen.cases), chosen.repeats or DENSE_PROBLEMS, few, chosen, DENSE)
     known = run_published_problems([*few, *([] if asked else [PUBLISHED_MODEL])], chosen)
@@ -172,13 +179,10 @@ def _notes(records: Sequence[Record], chosen: argparse.Namespace, began: float, 
     return notes + (grid_tables.failures(records, DEFAULT) if DEFAULT in present else [])
 
 
-def measure_ablation(chosen: argparse.Namespace) -> list[str]:
-    """Run the default whole and without each rule, print and write ablation.json; return a word on it."""
-    known_rules = rules()
-    if not known_rules:
-        return ["The default has no list of rules (lrpca.solvers.rules) to leave out; no ablation was made."]
+def measure_ablation(chosen: argparse.Namespace) -> None:
+    """Run the default whole and without each rule, print and write ablation.json."""
     load, began = load_note(), time.perf_counter()
-    variants = [DEFAULT, *(without(rule) for rule in known_rules)]
+    variants = [DEFAULT, *(without(rule) for rule in RULES)]
     repeats = chosen.repeats or 1
     records = run_cases(choose(grid(), chosen.cases), repeats, variants, chosen, "grid")
     densities = choose(dense_cases(_ABLATION_DENSITIES), chosen.cases)
@@ -195,17 +199,18 @@ def measure_ablation(chosen: argparse.Namespace) -> list[str]:
         chosen.results / "ablation.json",
         title="The rules of the default, left out one by one",
         command=chosen.command,
-        tables=grid_tables.ablation(known_rules, records, many, known or []),
+        tables=grid_tables.ablation(RULES, records, many, known or []),
         notes=notes,
     )
-    return []
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write grid.json or ablation.json."""
     chosen = arguments(given)
-    lines = (measure_ablation if chosen.ablation else measure_grid)(chosen)
-    print("\n" + "\n".join(lines) if lines else "")
+    if chosen.ablation:
+        measure_ablation(chosen)
+    else:
+        print("\n" + "\n".join(measure_grid(chosen)))
 
 
 if __name__ == "__main__":

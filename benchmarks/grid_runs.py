@@ -18,7 +18,8 @@ import numpy as np
 from grid_solvers import TimeLimitError, solver, without
 
 import lrpca
-from lrpca.decompose import METHODS
+from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE
+from lrpca.solvers.methods import METHODS
 from lrpca.testing import Case, Problem, planted, recovered, wrong
 
 DENSE = "dense outliers"
@@ -205,7 +206,7 @@ def _follow(job: PublishedJob, name: str, Y: Any, X: Any) -> PublishedRecord:
     keywords: dict[str, Any] = {}
     if name == PUBLISHED_MODEL:
         model = job.folder / f"lrpcanet_alpha{job.outlier_fraction}.mat"
-        keywords["schedule"] = lrpca.Schedule.from_mat(model, shape=(1000, 1000), rank=5)
+        keywords["schedule"] = lrpca.Schedule.from_mat(model, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
     elif name.startswith(without("")):
         keywords["options"] = {"without": [name.removeprefix(without(""))]}
     else:

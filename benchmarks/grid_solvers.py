@@ -6,9 +6,6 @@ its own name; a rule of the default is left out by the name ``without <rule>``.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +14,9 @@ from typing import Any
 import numpy as np
 
 import lrpca
-from lrpca.decompose import METHODS
+from lrpca.arena.calls import Task, solve
+from lrpca.arena.contestants import RIVALS
+from lrpca.solvers.methods import METHODS
 
 DEFAULT = "lrpca"
 PCP = "pyrpca"
@@ -57,16 +56,9 @@ Solver = Callable[[Any, int], Answer]
 def names() -> list[str]:
     """Return the solvers that are present, ours first."""
     found = [DEFAULT, *(method for method in METHODS if method != DEFAULT)]
-    if importlib.util.find_spec(PCP):
+    if RIVALS[PCP].version():
         found.append(PCP)
     return [*found, SVD]
-
-
-def rules() -> dict[str, str]:
-    """Return the default's rules that can be left out, each with its reason; none if it has no such list."""
-    if not importlib.util.find_spec("lrpca.solvers.rules"):
-        return {}
-    return dict(importlib.import_module("lrpca.solvers.rules").RULES)
 
 
 def without(rule: str) -> str:
@@ -112,32 +104,14 @@ def _limited(Y: Any, rank: int, method: str, limit: float) -> Answer:
     return _answer(lrpca.decompose(Y, rank, method=method, callback=late))
 
 
-class _Log(io.TextIOBase):
-    """Takes what pyrpca prints, its only way to tell how many iterations it made and whether it reached its `tol`."""
-
-    def __init__(self, limit: float) -> None:
-        self.iterations = 0
-        self.converged = False
-        self._deadline = time.perf_counter() + limit
-
-    def write(self, text: str, /) -> int:
-        """Read a printed piece; from here a run that is late can be ended."""
-        if text.startswith("iter "):
-            self.iterations = int(text.split()[1])
-            if time.perf_counter() > self._deadline:
-                raise TimeLimitError(PCP)
-        self.converged |= "smaller than tolerance" in text
-        return len(text)
-
-
 def _pcp(Y: Any, limit: float) -> Answer:
-    """Run PCP by the inexact augmented Lagrangian, with its defaults and the λ = 1/√max(n1, n2) of its theory."""
-    from pyrpca import rpca_pcp_ialm
-
-    log = _Log(limit)
-    with contextlib.redirect_stdout(log):
-        low_rank, _ = rpca_pcp_ialm(np.asarray(Y, dtype=np.float64), 1 / np.sqrt(max(Y.shape)))
-    return Answer(low_rank, log.converged, "tol" if log.converged else "max_iter", log.iterations)
+    """Run pyrpca as the arena does: PCP by the inexact augmented Lagrangian, its defaults, λ = 1/√max(n1, n2)."""
+    deadline = time.perf_counter() + limit
+    late = lambda answer: time.perf_counter() > deadline  # noqa: E731
+    answer = solve(Task(PCP, min(Y.shape)), np.asarray(Y, dtype=np.float64), late)
+    if answer.reason == "callback":
+        raise TimeLimitError(PCP)
+    return Answer(answer.low_rank, answer.converged, answer.reason, answer.iterations)
 
 
 def _truncated_svd(Y: Any, rank: int) -> Answer:

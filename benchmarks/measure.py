@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lrpca import circumstances
 from lrpca.atomic import replacing
+from lrpca.circumstances import load_note as load_note
 
 # Rows and columns of Y in published results, for which goals are stated.
 FULL = 8000
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("lrpca", "numpy", "scipy", "numba", "llvmlite", "torch")
 # Worker threads of OpenMP spin for some milliseconds after their last task; nobody should pay for a predecessor's.
 _PAUSE = 0.02
 
@@ -139,58 +136,6 @@ def number(value: float) -> int | float:
     return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
 
 
-def hardware() -> dict[str, Any]:
-    """Return what the machine is: processor, cores this process may use, caches, memory, system."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found: dict[str, Any] = {"processor": _processor(), "cores": cores, **_caches()}
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-        found["memory"] = f"{gigabytes:.0f} GiB"
-    found["system"] = f"{platform.system()} {platform.machine()}"
-    return found
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _caches() -> dict[str, str]:
-    """Return the sizes of the data caches as the first core sees them, where the system tells."""
-    found = {}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
-        if kind != "Instruction":
-            found[f"L{level} cache"] = size
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that decide about speed: Python, the C library, and the packages that are installed."""
-    found = {"python": platform.python_version()}
-    library, version = platform.libc_ver()
-    if library:
-        found[library] = version
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def load_note() -> str:
-    """Return a line on how busy the machine was; to be called before the measurement begins."""
-    if not hasattr(os, "getloadavg"):
-        return "The load of the machine at the start is not known."
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"Load average of the last minute when the run began: {os.getloadavg()[0]:.2f} on {cores} cores."
-
-
 def arguments(description: str, *, repeats: int) -> argparse.Namespace:
     """Parse the command line that all benchmarks have in common: --n, --repeats, --results."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
@@ -214,6 +159,7 @@ def publish(
     command: str,
     tables: Sequence[Table],
     notes: Sequence[str],
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Print the tables and notes, and write them with the circumstances as JSON.
 
@@ -225,15 +171,18 @@ def publish(
         What was measured, and what to type to measure it again.
     tables : sequence of Table
     notes : sequence of str
+    extra : mapping, optional
+        What else the file shall hold, for those who make pages of it; it is not printed.
     """
     result = {
         "title": title,
         "command": command,
-        "hardware": hardware(),
-        "versions": versions(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "hardware": circumstances.hardware(),
+        "versions": circumstances.versions(["torch"]),
+        "date": circumstances.date(),
         "tables": [{"caption": t.caption, "columns": [*t.columns], "rows": [[*row] for row in t.rows]} for t in tables],
         "notes": [*notes],
+        **(extra or {}),
     }
     print(f"\n{title}\n{'=' * len(title)}")
     for table in tables:

@@ -13,6 +13,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from make_benchmarks_page import write_page  # noqa: E402  (found through the line above)
+from make_choose_tables import write_choose  # noqa: E402
+from make_experiments_tables import write_experiments  # noqa: E402
 from make_grid_tables import write_tables  # noqa: E402
 
 project = "lrpca"
@@ -34,6 +36,8 @@ exclude_patterns = [
     "gallery/*.ipynb",
     "gallery/*.py",
     "gallery/*.md5",
+    "choose_tables.md",
+    "experiments_tables.md",
     "grid_tables.md",
     "sg_execution_times.rst",
 ]
@@ -70,7 +74,11 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 # Pages of prose have nothing beside them to navigate to.
 html_sidebars = {
-    page: [] for page in ("index", "quickstart", "method", "schedules", "cli", "grid", "benchmarks", "changelog")
+    page: []
+    for page in (
+        *("index", "quickstart", "method", "schedules", "cli", "choose", "arena", "grid", "experiments"),
+        *("benchmarks", "changelog"),
+    )
 }
 html_theme_options = {
     "show_toc_level": 2,
@@ -89,6 +97,8 @@ def _make_result_pages(app: Sphinx) -> None:
     results = HERE.parent / "benchmarks" / "results"
     write_page(results, HERE / "benchmarks.md")
     write_tables(results, HERE / "grid_tables.md")
+    write_choose(results, HERE / "choose_tables.md")
+    write_experiments(HERE.parent / "experiments" / "results", HERE / "experiments_tables.md")
 
 
 def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:

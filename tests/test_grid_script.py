@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,24 +218,6 @@ def test_ablation_says_what_needs_a_rule(scripts: SimpleNamespace) -> None:
     ]
     assert reasons.rows == [["haste", "it is late", 1, 1]]
     assert changes.rows == [["haste", "lost", "B"], ["haste", "won", "C"]]
-
-
-def test_ablation_without_rules_says_so(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(scripts.grid, "rules", dict)
-    scripts.grid.main(["--ablation", "--results", str(tmp_path)])
-    assert "no ablation was made" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_rules_are_those_of_the_solver(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "lrpca.solvers.rules"
-    stand_in = ModuleType(name)
-    stand_in.__spec__ = importlib.util.spec_from_loader(name, loader=None)
-    stand_in.RULES = {"haste": "it is late"}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, name, stand_in)
-    assert scripts.grid_solvers.rules() == {"haste": "it is late"}
 
 
 def test_dense_outliers_are_gathered_by_density(scripts: SimpleNamespace) -> None:

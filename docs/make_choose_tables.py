@@ -1,0 +1,315 @@
+"""Turn ``benchmarks/results/arena.json`` into the sections that the page "which method for what" includes.
+
+Every sentence of advice is computed from the numbers below it, by the same rules whoever wins. Run ``python
+docs/make_choose_tables.py`` to write ``docs/choose_tables.md``; building the site does it too.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from make_benchmarks_page import load_result, render_result, render_table, write_if_changed
+
+FILE, COMMAND = "arena.json", "make arena"
+DEFAULT = "lrpca"
+# Rows of a short table; the default is always among them.
+SHOWN = 8
+# An answer with the verdict "converged" and an error so many times the target is wrong.
+WRONG = 10.0
+# Errors that differ by less are called the same.
+SAME = 1.05
+# The question that a key of the file stands for, in the order of the page.
+QUESTIONS = {
+    "few": "Few outliers, no noise",
+    "many": "Many outliers",
+    "noise": "Noise everywhere",
+    "missing": "Missing entries",
+    "rank": "No idea of the rank",
+    "glance": "Only a glance at Y",
+    "narrow": "Narrow matrices",
+    "condition": "Strong and weak components together",
+    "moving": "Objects that move",
+    "video": "A real video",
+}
+Entry = Mapping[str, Any]
+
+
+def arrived(entries: Sequence[Entry]) -> list[Entry]:
+    """Return those that reached the target, the fastest first."""
+    there = [entry for entry in entries if entry.get("seconds_to_target") is not None]
+    return sorted(there, key=lambda entry: float(entry["seconds_to_target"]))
+
+
+def find(entries: Sequence[Entry], spec: str) -> Entry | None:
+    """Return the entry of a contestant, if it took part."""
+    return next((entry for entry in entries if entry["spec"] == spec), None)
+
+
+def seconds(value: float) -> str:
+    """Return a time as people say it.
+
+    Examples
+    --------
+    >>> seconds(0.0398), seconds(1.234), seconds(72)
+    ('40 ms', '1.2 s', '72 s')
+    """
+    if value < 1:
+        return f"{1e3 * value:.2g} ms" if value < 0.0995 else f"{1e3 * value:.0f} ms"
+    return f"{value:.2g} s" if value < 99.5 else f"{value:.0f} s"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio as people say it."""
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
+
+
+def names(entries: Sequence[Entry], limit: int = 8) -> str:
+    """Return contestants as a list in words; of many only the first are named."""
+    words = [f"`{entry['spec']}`" for entry in entries[:limit]]
+    rest = len(entries) - limit
+    if rest > 0:
+        words.append(f"{rest} more")
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+
+
+def advice(record: Mapping[str, Any]) -> str:
+    """Return what to take for one problem, and how the default did, from the numbers.
+
+    Parameters
+    ----------
+    record : mapping
+        One of the scenarios of the file, with its entries.
+
+    Returns
+    -------
+    str
+        A few sentences of Markdown.
+    """
+    entries = [entry for entry in record["entries"] if entry["status"] != "not installed"]
+    if not entries:
+        return "Nobody took part."
+    if not record["known"]:
+        return _without_truth(entries)
+    # Where nobody arrives, the first sentence names the closest already.
+    accuracy = _accuracy(entries) if arrived(entries) else []
+    return " ".join([_fastest(entries, record), *accuracy, *_not_there(entries, record)])
+
+
+def _target(record: Mapping[str, Any]) -> str:
+    words = f"an error of {record['target']:.0e}".replace("e-0", "e-")
+    return f"{words} (1.6 times the oracle's)" if record.get("oracle_error") else words
+
+
+def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
+    there, target = arrived(entries), _target(record)
+    ours = find(entries, DEFAULT)
+    if not there:
+        best = min((e for e in entries if e.get("error") is not None), key=lambda e: e["error"], default=None)
+        closest = f"; `{best['spec']}` comes closest, with {best['error']:.1e}" if best else ""
+        return f"**Nobody reaches {target}**{closest}."
+    first = there[0]
+    took = seconds(first["seconds_to_target"])
+    if first["spec"] == DEFAULT:
+        if len(there) == 1:
+            return f"**Take the default**: it alone reaches {target}, in {took}."
+        ratio = there[1]["seconds_to_target"] / first["seconds_to_target"]
+        return (
+            f"**Take the default**: it is the first to reach {target}, in {took}; "
+            f"the next, `{there[1]['spec']}`, takes {times(ratio)} times as long."
+        )
+    text = f"**`{first['spec']}` is the fastest** to reach {target}, in {took}"
+    if first.get("told"):
+        text += f", told the true {' and '.join(first['told'])}"
+    if ours is None:
+        return f"{text}."
+    if ours.get("seconds_to_target") is None:
+        return f"{text}. The default does not reach it."
+    ratio = ours["seconds_to_target"] / first["seconds_to_target"]
+    place = [entry["spec"] for entry in there].index(DEFAULT) + 1
+    return f"{text}. The default takes {times(ratio)} times as long and is number {place} of {len(there)}."
+
+
+def _accuracy(entries: Sequence[Entry]) -> list[str]:
+    """Say who ends with the smallest error, where it is not the default's or close to it."""
+    measured = [entry for entry in entries if entry.get("error") is not None]
+    ours = find(measured, DEFAULT)
+    if not measured or ours is None:
+        return []
+    best = min(measured, key=lambda entry: float(entry["error"]))
+    if best is ours:
+        return [f"No answer in the end is closer to the truth than the default's ({ours['error']:.1e})."]
+    if ours["error"] <= SAME * best["error"]:
+        return [f"The default's answer in the end is within {SAME - 1:.0%} of the closest ({ours['error']:.1e})."]
+    errors = f"{best['error']:.1e}, the default {ours['error']:.1e}"
+    return [f"The closest answer in the end is that of `{best['spec']}` ({errors})."]
+
+
+def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]:
+    """Say who does not arrive, who ran out of time or failed, and who converged to something wrong."""
+    absent = [entry for entry in entries if entry.get("seconds_to_target") is None]
+    late = [entry for entry in absent if entry["status"] in ("time limit", "memory limit")]
+    failed = [entry for entry in absent if entry["status"] == "failed"]
+    others = [entry for entry in absent if entry not in late and entry not in failed]
+    wrong = [e for e in others if e["status"] == "converged" and (e.get("error") or 0.0) > WRONG * record["target"]]
+    silent = [entry for entry in others if entry not in wrong]
+    sentences = []
+    if wrong:
+        sentences.append(f"Converged by their own rule, but far from the truth: {names(wrong)}.")
+    if silent and arrived(entries):
+        sentences.append(f"Not reached by {names(silent)}.")
+    if late:
+        sentences.append(f"Stopped at the limit of {record['time_limit']:g} s: {names(late)}.")
+    if failed:
+        sentences.append(f"Refused or failed: {names(failed)}.")
+    return sentences
+
+
+def _without_truth(entries: Sequence[Entry]) -> str:
+    done = [e for e in entries if e.get("seconds") is not None and e["status"] in ("converged", "done")]
+    ours = find(entries, DEFAULT)
+    text = "The truth is not known, and a smaller residual may only mean more components: look at the pictures."
+    if ours is None or ours.get("seconds") is None or not done:
+        return text
+    faster = [e for e in done if e["seconds"] < ours["seconds"]]
+    verdict = "converges" if ours["status"] == "converged" else "does not converge"
+    text += f" The default {verdict} in {seconds(ours['seconds'])}, calling {ours['outlier_fraction']:.0%} outliers."
+    if faster:
+        return f"{text} Faster, and done by their own rule: {names(sorted(faster, key=lambda e: float(e['seconds'])))}."
+    return f"{text} Nobody is done sooner by its own rule."
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def short_table(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of one problem: the first few, and the default wherever it is."""
+    entries = record["entries"]
+    shown = [e for i, e in enumerate(entries) if i < SHOWN or e["spec"] == DEFAULT]
+    known = record["known"]
+    columns = ["contestant", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
+    rows = [[entry["spec"], *_cells(entry, known), _number(entry.get("seconds")), entry["status"]] for entry in shown]
+    left = len(entries) - len(shown)
+    caption = record["title"] + (f" (the first {SHOWN} of {len(entries)})" if left else "")
+    return {"caption": caption, "columns": columns, "rows": rows}
+
+
+def _cells(entry: Entry, known: bool) -> list[Any]:
+    keys = ("seconds_to_target", "error", "f_measure") if known else ("residual", "outlier_fraction")
+    return [_number(entry.get(key)) for key in keys]
+
+
+def _number(value: Any) -> Any:
+    return None if value is None else float(value)
+
+
+def joint_table(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one table of several problems: the seconds to the target of each contestant on each of them."""
+    specs = list(dict.fromkeys(entry["spec"] for record in records for entry in record["entries"]))
+    rows = []
+    for spec in specs:
+        mine = [find(record["entries"], spec) for record in records]
+        rows.append([spec, *(_time_cell(entry) for entry in mine)])
+    columns = ["contestant", *(record["short"] for record in records)]
+    return {
+        "caption": f"Seconds to the target; {records[0]['title'].rsplit(',', 1)[0]}",
+        "columns": columns,
+        "rows": rows,
+    }
+
+
+def _time_cell(entry: Entry | None) -> Any:
+    if entry is None:
+        return None
+    if entry.get("seconds_to_target") is not None:
+        return f"{entry['seconds_to_target']:.3g}"
+    if entry["status"] in ("time limit", "memory limit", "failed", "not installed"):
+        return entry["status"]
+    return f"no: {entry['error']:.0e}" if entry.get("error") is not None else "no"
+
+
+def render_goals(goals: Sequence[Mapping[str, Any]]) -> str:
+    """Render the goals of the project for its default, those that are missed with the reason that the reads give."""
+    rows = []
+    for row in goals:
+        ratio = row["kind"] if row["ratio"] is None else times(row["ratio"])
+        shown = f"at least {ratio}" if row["kind"] == "at least" else ratio
+        against = row["rival"] if row["rival"] == row["spec"] else f"{row['rival']}, {row['spec']}"
+        rows.append([row["problem"], against, shown, f"{row['goal']:g}", row["met"]])
+    columns = ["outliers", "against", "times faster", "goal", "met"]
+    table = render_table(
+        {"caption": "The default's time to an error of 1e-4, and its goals", "columns": columns, "rows": rows}
+    )
+    return "\n".join(["## The goals\n", table, *(f"- {why}" for why in map(_reason, goals) if why), ""])
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    if row["met"] is not False or row["ratio"] is None:
+        return ""
+    goal = f"the goal of {row['goal']:g} against `{row['spec']}`"
+    text = f"At {row['problem']} outliers {goal} is missed: {times(row['ratio'])}."
+    mine, theirs = row.get("our_reads"), row.get("their_reads")
+    if not mine or not theirs or row["rival"] == "ircur":
+        return text
+    each = row["ratio"] * mine / theirs
+    return (
+        f"{text} Until there the default reads Y {mine} times and `{row['spec']}` {theirs} times, a ratio of "
+        f"{times(theirs / mine)}; a read of its costs {times(each)} times as much as one of the default's."
+    )
+
+
+def render_sections(result: Mapping[str, Any]) -> str:
+    """Render the whole file: the goals, then a section for each question, then everything, folded.
+
+    Parameters
+    ----------
+    result : mapping
+        What `load_result` returns.
+
+    Returns
+    -------
+    str
+        Sections of Markdown.
+    """
+    records = result.get("scenarios", [])
+    parts = []
+    if result.get("quick"):
+        parts.append("These figures are those of the small form (`--quick`), which says little about speed.\n")
+    known = [*QUESTIONS, *dict.fromkeys(r["question"] for r in records if r["question"] not in QUESTIONS)]
+    for question in known:
+        mine = [record for record in records if record["question"] == question]
+        if mine:
+            parts.append(f"## {QUESTIONS.get(question, question)}\n")
+            parts += _question(mine)
+    if result.get("goals"):
+        parts.append(render_goals(result["goals"]))
+    body = render_result({**result, "title": "How it was measured", "tables": []})
+    tables = "\n".join(render_table(table) for table in result["tables"])
+    folded = f"<details><summary>All contestants on all problems</summary>\n\n{tables}\n</details>\n" if tables else ""
+    return "\n".join([*parts, body, folded])
+
+
+def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    if len(records) == 1:
+        return [f"{advice(records[0])}\n", render_table(short_table(records[0]))]
+    told = [f"- {record['short']} outliers: {advice(record)}" for record in records]
+    return ["\n".join(told) + "\n", render_table(joint_table(records))]
+
+
+def write_choose(results_folder: Path, page: Path) -> None:
+    """Write the sections, unless they already read the same.
+
+    Parameters
+    ----------
+    results_folder : pathlib.Path
+        Where the result file is; if it is absent, a line says how to make it.
+    page : pathlib.Path
+        The Markdown file to write.
+    """
+    path = results_folder / FILE
+    absent = f"`benchmarks/results/{FILE}` is not stored yet; `{COMMAND}` writes it.\n"
+    write_if_changed(page, render_sections(load_result(path)) if path.exists() else absent)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    write_choose(here.parent / "benchmarks" / "results", here / "choose_tables.md")
