@@ -71,6 +71,8 @@ venv: $(VENV)/.dev ## Make .venv with all that developing needs
 demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a page to demo-output/
 	$(BIN)/lrpca demo -o $(DEMO_OUTPUT)
 
+# Two test processes on two cores: threads of BLAS would only wait for each other.
+test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
