@@ -82,7 +82,7 @@ class DenseMatrix:
     def compute_roughly(self, roughly: bool) -> None:
         """Compute passes in single precision, though Y is stored in double, or in double again.
 
-        That is twice as fast, and good enough while residuals are far above the rounding of single precision.
+        That is 1.5 to 2 times as fast, and good enough while residuals are far above the rounding of single precision.
         """
         full = self._full_arithmetic or self.arithmetic
         if roughly and full in _ROUGH and self._may_be_rough:

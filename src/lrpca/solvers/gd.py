@@ -20,7 +20,7 @@ from lrpca.iteration import gram
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
-from lrpca.solvers.residuals import first_factors, relative, residual_of
+from lrpca.solvers.residuals import first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
 
 OPTIONS = {
@@ -32,8 +32,6 @@ OPTIONS = {
     "sample": number(above=0, most=1),
     "incoherence": number(above=0),
 }
-# As in `scaledgd`: more than 1 over the kept share would overshoot.
-_STEP, _LEAST_KEPT = 0.9, 0.1
 
 
 def solve(
@@ -80,7 +78,7 @@ def solve(
             size, kept = relative(residual, result)
             # σ_1 of the present X: the start, with its largest entries removed, has less.
             largest = _leading_value(L) * _leading_value(R) or 1.0
-            eta = step or _STEP / max(kept, _LEAST_KEPT)
+            eta = step or full_step(kept)
             tilt_L, tilt_R = balancing(L, R)
             dL = result.CA / residual.observed - balance * tilt_L
             dR = result.CtB / residual.observed - balance * tilt_R

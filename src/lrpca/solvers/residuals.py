@@ -17,6 +17,8 @@ from lrpca.solvers.start import completed
 FEW = 0.3
 # The first SVD starts from nothing: it may take this many steps, and ends when the singular values stand still.
 _SVD_STEPS, _SVD_RTOL = 12, 1e-3
+# Both factors move at once, each by the whole error: a step of more than 1 over the kept share would overshoot.
+_STEP, _LEAST_KEPT = 0.9, 0.1
 # To reject entries at the start has to lower the median residual this much.
 _RATHER_NONE = 1.5
 
@@ -93,6 +95,11 @@ def first_svd(residual: Residual, rank: int, share: float, rng: np.random.Genera
     basis = random_basis(residual.shape[1], min(rank + OVERSAMPLING, *residual.shape), rng)
     svd = leading_svd(residual.times, residual.adjoint_times, basis, steps=_SVD_STEPS, rtol=_SVD_RTOL).cut(rank)
     return svd._replace(values=svd.values / max(residual.observed, np.finfo(float).tiny))
+
+
+def full_step(kept: float) -> float:
+    """Return the step where none is given: what a gradient that saw the share `kept` of the entries calls for."""
+    return _STEP / max(kept, _LEAST_KEPT)
 
 
 def relative(residual: Residual, result: Pass) -> tuple[float, float]:

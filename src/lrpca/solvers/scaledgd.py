@@ -19,7 +19,7 @@ from lrpca import iteration
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
-from lrpca.solvers.residuals import first_factors, relative, residual_of
+from lrpca.solvers.residuals import first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
 
 OPTIONS = {
@@ -28,10 +28,6 @@ OPTIONS = {
     "init": number(least=0, below=1),
     "step": number(above=0),
 }
-
-
-# Both factors move at once, each by the whole error: a step of more than 1 over the kept share would overshoot.
-_STEP, _LEAST_KEPT = 0.9, 0.1
 
 
 def solve(
@@ -67,7 +63,7 @@ def solve(
         for _ in run.iterations():
             result = residual.sparsified(L, R, share)
             size, kept = relative(residual, result)
-            eta = step or _STEP / max(kept, _LEAST_KEPT)
+            eta = step or full_step(kept)
             dL, dR = iteration.scaled_directions(L, R, result)
             if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
                 reason = "runaway"
