@@ -123,9 +123,9 @@ def test_the_clock_stands_still_while_looking() -> None:
     watch = worker.Stopwatch()
     watch.begin()
     now = time.perf_counter()
-    time.sleep(0.2)
+    time.sleep(0.5)
     watch.exclude_since(now)
-    assert watch.excluded >= 0.2 and watch.elapsed() < 0.1
+    assert watch.excluded >= 0.5 and watch.elapsed() < 0.4
 
 
 # --- a contest ---------------------------------------------------------------------------------------------
@@ -237,14 +237,15 @@ def test_bad_arguments(arguments: dict[str, Any], word: str) -> None:
 
 # --- a process and its limits ------------------------------------------------------------------------------
 
-JOB = {"time_limit": 0.3}
 BEGIN = "import json, os, sys, time; say = lambda **m: print(json.dumps(m), flush=True); "
 
 
-def _follow(monkeypatch: pytest.MonkeyPatch, code: str, memory_limit: float | None = None) -> process.Account:
+def _follow(
+    monkeypatch: pytest.MonkeyPatch, code: str, *, time_limit: float = 60.0, memory_limit: float | None = None
+) -> process.Account:
     monkeypatch.setattr(process, "_COMMAND", (sys.executable, "-c", BEGIN + code))
     monkeypatch.setattr(process, "_GRACE", 0.2)
-    return process.run(JOB, memory_limit=memory_limit, threads=1)
+    return process.run({"time_limit": time_limit}, memory_limit=memory_limit, threads=1)
 
 
 def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +253,7 @@ def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch
     account = _follow(
         monkeypatch,
         "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=0); time.sleep(60)",
+        time_limit=1.0,
     )
     assert account.failure is not None and account.failure[0] == "time limit" and time.monotonic() - began < 20
     assert account.calls == [[Point(1, 0.1, 0.5)]]
@@ -259,10 +261,10 @@ def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch
 
 def test_time_spent_on_looking_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=30.0); time.sleep(1.5); "
+        "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=60.0); time.sleep(2.5); "
         "say(event='end', seconds=.2, peak=5, late=False); say(event='result', error=.1)"
     )
-    account = _follow(monkeypatch, code)
+    account = _follow(monkeypatch, code, time_limit=1.0)
     assert account.failure is None and account.result == {"error": 0.1} and account.seconds == [0.2]
 
 

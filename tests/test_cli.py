@@ -360,7 +360,7 @@ def test_interrupted_in_the_middle(folder: Path, number: signal.Signals, code: E
     process.send_signal(number)
     began = time.monotonic()
     out, err = process.communicate(timeout=60)
-    assert process.returncode == code and time.monotonic() - began < 5
+    assert process.returncode == code and time.monotonic() - began < 30
     assert out == "" and "Traceback" not in err
     assert [file.name for file in folder.iterdir()] == ["Y.npy"]
 

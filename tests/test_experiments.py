@@ -88,11 +88,11 @@ def test_watching_is_not_counted(problem: lrpca.testing.Problem, monkeypatch: py
 
     real = lrpca.testing.Problem.error
     monkeypatch.setattr(
-        lrpca.testing.Problem, "error", lambda self, low_rank: (time.sleep(0.2), real(self, low_rank))[1]
+        lrpca.testing.Problem, "error", lambda self, low_rank: (time.sleep(0.5), real(self, low_rank))[1]
     )
     run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3)  # loads the compiled code
     t = run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3, stop_at_error=1e-30)
-    assert t.seconds < 0.3 and t.seconds_per_iteration < 0.1
+    assert t.seconds < 1.0 and t.seconds_per_iteration < 0.4
 
 
 def test_every_contestant_meets_the_same_fresh_problems() -> None:
