@@ -42,7 +42,10 @@ def versions(more: Iterable[str] = ()) -> dict[str, str]:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            continue
+            if package == "lrpca":  # run from its sources
+                from lrpca import __version__
+
+                found[package] = __version__
     return found
 
 

@@ -21,7 +21,7 @@ _ABSENT = 1e-14
 # Columns whose cosines are below this are orthogonal.
 _ORTHOGONAL = 1e-11
 # Weight of the common Gram in a row's or column's own one: enough to solve for rows that lost all their entries.
-_OWN_GRAM_DAMPING = 1e-3
+OWN_GRAM_DAMPING = 1e-3
 
 
 def pseudo_inverse(
@@ -69,7 +69,7 @@ def own_gram_directions(
     share = kept_share(result)
     dL, dR = (direction / max(share, _NEGLIGIBLE) for direction in scaled_directions(L, R, result, weight))
     m = L.shape[1] if present is None else present
-    damping = share * _OWN_GRAM_DAMPING
+    damping = share * OWN_GRAM_DAMPING
     rows = result.row_grams[:, :m, :m] + damping * gram(R[:, :m]).conj()
     columns = result.column_grams[:, :m, :m] + damping * gram(L[:, :m], weight).conj()
     dL[:, :m], dR[:, :m] = solve_each(rows, result.CA[:, :m]), solve_each(columns, result.CtB[:, :m])

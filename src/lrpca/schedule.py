@@ -58,6 +58,10 @@ class Schedule:
         adaptive schedule the multipliers go on this way. None: the schedule ends after its last step.
     decay : float
         Adaptive only: the fastest the threshold falls, ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] σ, ζ_{k-1}))``.
+    floor : float, optional
+        Absolute only: thresholds of the tail never fall below this multiple of σ, the width of the peak of clean
+        residuals of the present fit, and fall slowly while some row or column lags behind, so that a φ that is
+        slightly too small no longer outruns the error. None: the recurrence alone, as in the paper.
     meta : dict, optional
         Where the numbers come from: command, seed, versions, scores.
 
@@ -78,6 +82,7 @@ class Schedule:
     update: str = "scaled"
     tail: Sequence[float] | None = None
     decay: float = 0.35
+    floor: float | None = None
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +96,8 @@ class Schedule:
             object.__setattr__(self, "rank", _integers("rank", [self.rank])[0])
         if self.cutoff is not None:
             object.__setattr__(self, "cutoff", _numbers("cutoff", [self.cutoff])[0])
+        if self.floor is not None:
+            object.__setattr__(self, "floor", _numbers("floor", [self.floor])[0])
         object.__setattr__(self, "decay", _numbers("decay", [self.decay])[0])
         _check(self)
 
@@ -244,6 +251,10 @@ def _check(s: Schedule) -> None:
         raise ValueError(f"shape={s.shape} is not a pair of positive integers; e.g. (1000, 1000)")
     if s.rank is not None and s.rank < 1:
         raise ValueError(f"rank={s.rank} is below 1; give the rank the thresholds are meant for")
+    if s.floor is not None and (s.floor <= 0 or s.kind != "absolute" or s.tail is None):
+        raise ValueError(
+            f"floor={s.floor} does not fit; give a positive multiple, to an absolute schedule with a tail, e.g. 2.0"
+        )
     if not 0 < s.decay < 1:
         raise ValueError(f"decay={s.decay} is not between 0 and 1; e.g. 0.35")
 

@@ -34,7 +34,7 @@ from lrpca.solvers.thresholds import AdaptiveThresholds
 # Where reading is expensive the iteration makes up for a rougher start; small matrices afford a better one.
 _POWER_STEPS, _SMALL_POWER_STEPS, _SMALL = 1, 2, 1 << 22
 # Least share of entries that a pass with ψ = clip is taken to keep.
-_LEAST_KEPT_SOFT = 0.5
+LEAST_KEPT_SOFT = 0.5
 _TINY = float(np.finfo(float).tiny)
 # From this many entries on, passes over double-precision data are computed in single precision while residuals, and
 # changes of X, are so many times above its rounding.
@@ -121,6 +121,11 @@ def solve_adaptive(
     return Outcome(L, R, history, reason, facts, end.result.kept, end.parts.present, end.change, end.structure)
 
 
+def power_steps_for(shape: tuple[int, int]) -> int:
+    """Return how many power steps the initialisation takes on matrices of a shape."""
+    return _SMALL_POWER_STEPS if math.prod(shape) < _SMALL else _POWER_STEPS
+
+
 def _begin(
     matrix: DenseMatrix,
     rank: int,
@@ -134,7 +139,7 @@ def _begin(
     if start is not None:
         return all_present(*completed(*start, rng)), survey(matrix)
     if power_steps is None:
-        power_steps = _SMALL_POWER_STEPS if math.prod(matrix.shape) < _SMALL else _POWER_STEPS
+        power_steps = power_steps_for(matrix.shape)
     matrix.compute_roughly(math.prod(matrix.shape) >= _LARGE)
     L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=power_steps, rng=rng, weight=weight)
     matrix.compute_roughly(False)
@@ -170,5 +175,5 @@ def _step(factor: float, result: Pass, facts: Survey, schedule: Schedule) -> flo
     share = iteration.kept_share(result)
     if schedule.influence == "soft":
         # Clipped entries pull as well: where most are clipped, few kept ones do not make long steps safe.
-        share = max(share, _LEAST_KEPT_SOFT * facts.observed)
+        share = max(share, LEAST_KEPT_SOFT * facts.observed)
     return factor / max(share, 1e-6)

@@ -22,7 +22,9 @@ from lrpca.decomposition import Record, State
 from lrpca.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.lagging import lagging, left_behind
 from lrpca.solvers.options import integer, some_of
 from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
 from lrpca.solvers.rules import RULES
@@ -30,6 +32,7 @@ from lrpca.solvers.run import Run
 from lrpca.solvers.start import completed, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import absolute_verdict
+from lrpca.solvers.thresholds import AdaptiveThresholds, floored
 
 # The paper starts from an exact SVD: its published models need this many power steps to show their own counts.
 _POWER_STEPS = 3
@@ -73,7 +76,7 @@ def solve(
         "power_steps": power_steps,
     }
     if run.schedule.kind == "absolute":
-        return solve_absolute(run.matrix, run.rank, run.schedule, **common)
+        return solve_absolute(run.matrix, run.rank, run.schedule, run.sample, **common)
     rules = frozenset(RULES) - without
     return solve_adaptive(run.matrix, run.rank, run.schedule, run.sample, rules=rules, **common)
 
@@ -82,6 +85,7 @@ def solve_absolute(
     matrix: DenseMatrix,
     rank: int,
     schedule: Schedule,
+    sample: Sample,
     *,
     tol: float,
     max_iter: int,
@@ -99,6 +103,7 @@ def solve_absolute(
         )
     else:
         (L, R), facts = completed(*start, rng), survey(matrix)
+    floor = None if schedule.floor is None else AdaptiveThresholds(schedule, sample, matrix)
     history: list[Record] = []
     result: Pass | None = None
     reason = "max_iter"
@@ -109,6 +114,9 @@ def solve_absolute(
             reason = "schedule_end"
             break
         threshold, step = numbers
+        if floor is not None and result is not None and k > schedule.layers:
+            last, sigma = history[-1].threshold or 0.0, floor.measure(L, R).sigma
+            threshold, step = floored(schedule, numbers, last, sigma, lagging(result, facts))
         level = levels(schedule.influence, threshold, schedule.cutoff)
         result = take_pass(matrix, L, R, level, row_weight, grams=schedule.update == "own_gram")
         dL, dR = (step * direction for direction in directions(L, R, result, schedule.update, row_weight))
@@ -124,7 +132,9 @@ def solve_absolute(
             break
         verdict = absolute_verdict(history, tol)
         if verdict is not None:
-            reason = verdict
+            # The residual of a row that was given up is as small as its threshold, whatever its error.
+            lost = verdict == "tol" and left_behind(result.kept, facts)
+            reason = "stalled" if lost else verdict
             break
     change = history[-1].change or 0.0 if history else 0.0
     return Outcome(L, R, history, reason, facts, result.kept if result else None, rank, change)

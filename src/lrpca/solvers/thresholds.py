@@ -15,7 +15,13 @@ from lrpca.schedule import Schedule
 
 # While someone lags behind, thresholds shrink by no more than this factor: rows that are still wrong must catch up
 # before they are taken for outliers.
-_PATIENT_DECAY = 0.7
+PATIENT_DECAY = 0.7
+# The same for the recurrent tail of an absolute schedule that has a floor; its soft ψ lets them catch up more slowly.
+PATIENT_TAIL = 0.85
+# The longest step where thresholds are held back: L and R both correct what lies in both their spaces.
+LONGEST_HELD = 0.8
+# By what factor ζ has to be above the recurrence to be held back: ζ_{k-1} φ and ζ_K φ^(k-K) are rounded differently.
+HELD = 1.0 + 1e-6
 # At the noise floor: ψ clips at 1.5 σ and is zero from 3 σ on, which costs 3% in standard error on Gaussian noise and
 # rejects outliers of four σ that the wide threshold lets pass.
 _SHARP = 0.6
@@ -56,7 +62,7 @@ class AdaptiveThresholds:
             return None
         self.core = self.measure(L, R)
         wanted = max(self._sharp * numbers[0] * self.core.sigma, self.least)
-        decay = max(self._schedule.decay, _PATIENT_DECAY) if patient else self._schedule.decay
+        decay = max(self._schedule.decay, PATIENT_DECAY) if patient else self._schedule.decay
         first = math.isinf(self._last)
         threshold = wanted if first else max(decay * self._last, min(wanted, self._last))
         self.settled = not first and threshold > _SETTLED * self._last
@@ -91,6 +97,21 @@ class AdaptiveThresholds:
     def restart(self, threshold: float) -> None:
         """Let the thresholds fall anew, from this one."""
         self._last, self._sharp, self.sharp_passes = max(threshold, self.least), 1.0, 0
+
+
+def floored(
+    schedule: Schedule, numbers: tuple[float, float], last: float, sigma: float, behind: bool
+) -> tuple[float, float]:
+    """Return ζ_k and η_k of the recurrent tail of an absolute schedule with a floor, held back by the residual.
+
+    A φ that is slightly too small lets ζ outrun the error: first in some rows, which then move by ζ a pass at most. So
+    ζ stays above a multiple of the width of the clean residuals, and falls slowly while some row or column lags behind.
+    Where little is clipped, steps that were learned for clipped residuals would overshoot.
+    """
+    assert schedule.tail is not None and schedule.floor is not None
+    phi = schedule.tail[1]
+    threshold = max((max(phi, PATIENT_TAIL) if behind else phi) * last, schedule.floor * sigma)
+    return threshold, min(numbers[1], LONGEST_HELD) if threshold > HELD * numbers[0] else numbers[1]
 
 
 def telling(sample: Sample) -> Sample:
