@@ -36,11 +36,15 @@ class Torch:
         Threads torch may use.
     environment : dict, optional
         Additions to the environment of the process.
+    script : Path, optional
+        What it runs, if not the iterations of this file.
     """
 
-    def __init__(self, n: int, threads: int, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, n: int, threads: int, environment: dict[str, str] | None = None, script: Path = Path(__file__)
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__)), str(n), str(threads)],
+            [sys.executable, str(script), str(n), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -48,19 +52,19 @@ class Torch:
         )
         self._answer()
 
-    def iterate(self, name: str, rank: int) -> dict[str, float]:
+    def iterate(self, name: str, rank: int) -> dict[str, Any]:
         """Run one iteration; return the norms of C R and Cᵀ L and the number of page faults it took."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name} {rank}\n")
         self._process.stdin.flush()
         return self._answer()
 
-    def _answer(self) -> dict[str, float]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the torch process ended with status {self._process.wait()}; see its message above")
-        answer: dict[str, float] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def __enter__(self) -> Torch:

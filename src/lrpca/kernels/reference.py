@@ -7,6 +7,8 @@ One read of Y gives, for the residual ``D = Y - L Rᵀ`` on observed entries and
 
 The iteration uses A = R̄ and B = W L̄ (conjugates for complex data, row weights W), the sketches of the initialisation
 use rank-0 factors and test matrices A or B.
+
+Training goes the way back as well: `dense_adjoint`, for real data, A = R and B = L.
 """
 
 from __future__ import annotations
@@ -95,4 +97,55 @@ def dense_pass(
         norm_C=float(np.linalg.norm(C)),
         norm_D=float(np.sqrt(np.nansum(np.abs(D) ** 2))),
         **pairs,
+    )
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """What one read of Y gives on the way back: the derivatives of a number by what a pass was given."""
+
+    L: Any  # (n1, r)
+    R: Any  # (n2, r)
+    clip: float
+
+
+def dense_adjoint(
+    Y: Any,  # (n1, n2), NaN where missing
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    level: Levels,
+    *,
+    A_bar: Any,  # (n1, r) derivative by C R
+    B_bar: Any,  # (n2, r) derivative by Cᵀ L
+    mask: Any = None,  # broadcastable to (n1, n2), True = observed
+) -> Adjoint:
+    """Return the adjoint of the pass of a real matrix with A = R and B = L, in float64.
+
+    With ``C̄ = Ā Rᵀ + L B̄ᵀ`` and ``D̄ = C̄`` where ψ is the identity, 0 elsewhere,
+
+        L̄ = C B̄ - D̄ R,   R̄ = Cᵀ Ā - D̄ᵀ L,   and for the clip  Σ sign(D) C̄  over clip < |D| <= cutoff.
+
+    The cutoff has no derivative: no entry crosses it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lrpca.influence import levels
+    >>> Y, one = np.array([[1.0, 7.0]]), np.ones((1, 1))
+    >>> result = dense_adjoint(Y, one, np.ones((2, 1)), levels("soft", 5.0), A_bar=one, B_bar=np.zeros((2, 1)))
+    >>> result.L, result.R.ravel(), result.clip
+    (array([[-1.]]), array([-1.,  5.]), 1.0)
+    """
+    Y, L, R, A_bar, B_bar = (np.asarray(M, np.float64) for M in (Y, L, R, A_bar, B_bar))
+    D = Y - L @ R.T
+    if mask is not None:
+        D = np.where(mask, D, np.nan)
+    C = apply(D, level)
+    C_bar = np.where(np.abs(D) <= level.cutoff, A_bar @ R.T + L @ B_bar.T, 0.0)
+    clipped = np.abs(D) > level.clip
+    D_bar = np.where(clipped, 0.0, C_bar)
+    return Adjoint(
+        L=C @ B_bar - D_bar @ R,
+        R=C.T @ A_bar - D_bar.T @ L,
+        clip=float(np.sum(np.sign(D[clipped]) * C_bar[clipped])),
     )

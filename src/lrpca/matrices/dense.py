@@ -236,9 +236,14 @@ class DenseMatrix:
                 )
             return CA, BtC, row_kept, column_kept, row_grams, column_grams, norms
 
-        parts = partition((n1, n2), max(rank, ka, kb), by_rows=self._by_rows())
+        parts = self._parts(max(rank, ka, kb))
         results = self._threads.map(work, parts, work=n1 * n2 * (rank + ka + kb + 2 * pairs + 1.0))
         return _gather(parts, results, (n1, n2), rank if grams else None, energy)
+
+    def _parts(self, width: int) -> list[Rectangle]:
+        """Return the fixed partition, for sums of `width` numbers along the axis that is not cut."""
+        n1, n2 = self._rows.shape
+        return partition((n1, n2), width, by_rows=self._by_rows())
 
     def _by_rows(self) -> bool:
         return bool(self._rows.shape[0] >= self._rows.shape[1])
