@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule", "__version__", "decompose"]
 
 # Loaded when first asked for: `import lrpca` stays quick.
-_MODULES = ("arena", "datasets", "demo", "files", "metrics", "plot", "report", "testing")
+_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -57,7 +57,7 @@ class Problem:
         """
         clean = self.observed & (self.S == 0)
         noise = np.where(clean, np.nan_to_num(self.Y) - self.X, 0.0)
-        U, V = _column_space(self.X, self.rank), _column_space(self.X.T, self.rank)
+        U, V = column_space(self.X, self.rank), column_space(self.X.T, self.rank)
         left = U @ (U.conj().T @ noise)
         tangent = left + (noise - left) @ V.conj() @ V.T
         share = float(clean.mean())
@@ -195,7 +195,7 @@ def _positions(placement: str, shape: tuple[int, int], share: float, rng: np.ran
     )
 
 
-def _column_space(
+def column_space(
     X: Any,  # (n1, n2)
     rank: int,
 ) -> Any:

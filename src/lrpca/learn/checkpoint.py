@@ -1,0 +1,86 @@
+"""Where training stands, on disk: JSON, replaced as a whole, so that the last good one always loads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lrpca.atomic import replacing
+
+_FORMAT, _VERSION = "lrpca-checkpoint", 1
+
+
+class Checkpoint:
+    """A file that training writes at intervals and can be taken up from.
+
+    Parameters
+    ----------
+    path : str or path-like
+    settings : dict
+        What makes this training this one. A file of another one is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
+        self.path = Path(path)
+        # As JSON gives them back: tuples become lists.
+        self._settings = json.loads(json.dumps(settings))
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Replace the file; whatever happens, either the old or the new one is there, whole.
+
+        Parameters
+        ----------
+        content : dict
+            What JSON can hold, with finite numbers only.
+        """
+        whole = {"format": _FORMAT, "version": _VERSION, "settings": self._settings, **content}
+        text = json.dumps(whole, allow_nan=False)
+        try:
+            with replacing(self.path) as temporary:
+                Path(temporary).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            kept = "; the state saved before is still there" if self.path.is_file() else ""
+            cause = error.strerror or error
+            raise OSError(
+                f"checkpoint={str(self.path)!r} cannot be written ({cause}); make room or choose another place{kept}"
+            ) from error
+
+    def load(self) -> dict[str, Any]:
+        """Return what was saved last, or raise if the file is of another training."""
+        name = str(self.path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"checkpoint={name!r} is not a file; leave resume out to begin anew")
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:  # not text, not JSON, or cut short
+            raise ValueError(f"checkpoint={name!r} is not valid JSON ({error}); is the file complete?") from None
+        if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("version") != _VERSION:
+            raise ValueError(f"checkpoint={name!r} is not an lrpca checkpoint of version {_VERSION}; choose another")
+        settings = content.get("settings")
+        self._compare(name, settings if isinstance(settings, dict) else {})
+        return content
+
+    def _compare(self, name: str, theirs: dict[str, Any]) -> None:
+        for key in sorted(self._settings.keys() | theirs.keys()):
+            mine, other = self._settings.get(key), theirs.get(key)
+            if mine != other:
+                raise ValueError(
+                    f"checkpoint={name!r} is of another training ({key}: {_short(other)} there, {_short(mine)} here); "
+                    "repeat the arguments it was begun with, or choose another file"
+                )
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a checkpoint, of whatever training."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("format") == _FORMAT
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

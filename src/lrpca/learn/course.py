@@ -1,0 +1,194 @@
+"""What every way of training shares: steps that can be counted, put away and taken up again, and held-out problems."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrpca.learn.network import UnrolledNetwork
+from lrpca.learn.tensors import Data
+
+# Errors beyond e to this power are infinite.
+_LARGEST_LOG = 700.0
+
+
+class Course(ABC):
+    """A way of training, one step at a time.
+
+    Attributes
+    ----------
+    network : UnrolledNetwork
+        What is trained.
+    total, position : int
+        Steps in all, and steps taken.
+    depth : int
+        Layers that are judged at the end.
+    keeps_best : bool
+        Whether the numbers with the best score count, rather than the last ones.
+    """
+
+    network: UnrolledNetwork
+    total: int
+    depth: int
+    keeps_best = True
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    @property
+    def stage(self) -> str:
+        """What is being done, in a few words."""
+        return "training"
+
+    @property
+    def judged_depth(self) -> int:
+        """Layers that can be judged at this point."""
+        return self.depth
+
+    @property
+    def finishing(self) -> str | None:
+        """What `finish` does, in a few words; None if that is nothing."""
+        return None
+
+    @abstractmethod
+    def step(self) -> float:
+        """Take one step and return its loss; `position` moves on by one.
+
+        Raises
+        ------
+        FloatingPointError
+            Something that the step needs is not finite.
+        """
+
+    def finish(self, judges: Sequence[Data]) -> None:
+        """Do what is left to do when all steps are taken and the best numbers are in place: by default nothing.
+
+        Parameters
+        ----------
+        judges : sequence of Data
+            Held-out problems.
+        """
+        return None
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return all that the steps to come depend on, as JSON can hold it."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to such a state."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work with one thread: on thin matrices, all that is left to it, several would wait for each other.
+
+    Passes over Y have threads of their own.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Judge:
+    """Held-out problems, the same ones all along.
+
+    Parameters
+    ----------
+    problems : sequence of Data
+    """
+
+    def __init__(self, problems: Sequence[Data]) -> None:
+        self.problems = problems
+
+    def curve(self, network: UnrolledNetwork, depth: int) -> list[float]:
+        """Return the error after layers 0 to `depth`, geometric mean over the problems; inf where it is not finite."""
+        logs = np.zeros(depth + 1)
+        with torch.no_grad():
+            for data in self.problems:
+                logs += self._logs(network, data, depth)
+        logs /= len(self.problems)
+        return [math.exp(value) if value < _LARGEST_LOG else math.inf for value in logs.tolist()]
+
+    def score(self, curve: Sequence[float]) -> float:
+        """Return the score of a curve, by the layers that count on these problems."""
+        return score(curve, self.problems[0].first_counted(len(curve) - 1))
+
+    @staticmethod
+    def _logs(network: UnrolledNetwork, data: Data, depth: int) -> list[float]:
+        logs: list[float] = []
+        try:
+            for layer in network.layers(data, depth):
+                logs.append(float(data.log_loss(layer.L, layer.R)))
+        except FloatingPointError:
+            logs += [math.inf] * (depth + 1 - len(logs))
+        return logs
+
+
+def score(curve: Sequence[float], first: int = 1) -> float:
+    """Return the mean of log10 of the errors from layer `first` on: lower is better, inf for a network that fails.
+
+    A curve of layer 0 alone is judged by that.
+
+    Examples
+    --------
+    >>> score([1.0, 1e-2, 1e-4])
+    -3.0
+    """
+    if not all(math.isfinite(error) for error in curve):
+        return math.inf
+    errors = curve[first:] or curve
+    return sum(math.log10(max(error, 1e-300)) for error in errors) / len(errors)
+
+
+def pack_parameters(network: UnrolledNetwork) -> dict[str, list[float]]:
+    """Return the parameters of a network as lists, which JSON holds to the last bit."""
+    return {name: parameter.detach().tolist() for name, parameter in network.named_parameters()}
+
+
+def unpack_parameters(network: UnrolledNetwork, packed: dict[str, Any]) -> None:
+    """Put packed parameters back into a network."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            values = torch.tensor(packed[name], dtype=parameter.dtype)
+            if values.shape != parameter.shape:
+                raise ValueError(f"{name} has {len(values)} numbers, {len(parameter)} are needed")
+            parameter.copy_(values)
+
+
+def pack_optimiser(optimiser: Any) -> dict[str, Any]:
+    """Return the state of an optimiser without tensors."""
+    content = optimiser.state_dict()
+    state = {
+        str(index): {key: value.tolist() if torch.is_tensor(value) else value for key, value in entry.items()}
+        for index, entry in content["state"].items()
+    }
+    rates = [{"lr": group["lr"]} for group in content["param_groups"]]
+    return {"state": state, "rates": rates}
+
+
+def unpack_optimiser(optimiser: Any, packed: dict[str, Any]) -> None:
+    """Put a packed state back into an optimiser of the same kind."""
+    content = optimiser.state_dict()
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    for index, entry in packed["state"].items():
+        like = parameters[int(index)]
+        content["state"][int(index)] = {
+            # The count of steps is a single-precision scalar, everything else like the parameter.
+            key: torch.tensor(value, dtype=torch.float32 if key == "step" else like.dtype)
+            if isinstance(value, list | float)
+            else value
+            for key, value in entry.items()
+        }
+    for group, rate in zip(content["param_groups"], packed["rates"], strict=True):
+        group.update(rate)
+    optimiser.load_state_dict(content)

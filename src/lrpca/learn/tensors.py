@@ -1,0 +1,228 @@
+"""A problem on a device: the data as tensors, and what the iteration reads off them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrpca.learn.influence_pass import matrix_of
+from lrpca.learn.problems import TrainingProblem
+from lrpca.learn.spectral import spectral_start
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.differentiable import DifferentiableMatrix
+from lrpca.matrices.sampling import Sample, draw_sample
+from lrpca.noise import Core, residual_core
+from lrpca.schedule import Schedule
+from lrpca.solvers.start import Survey
+from lrpca.solvers.thresholds import AdaptiveThresholds
+
+# Any adaptive schedule will do to ask the solver for its rules on rounding and telling entries.
+_ANY = Schedule([20.0, 2.5], [0.0, 1.0], kind="adaptive")
+# The background of outliers is flat over this many widths of the peak (`lrpca.noise`).
+_WINDOW = 8.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """A problem ready for the network.
+
+    Attributes
+    ----------
+    Y : Tensor (n1, n2)
+        The data, 0 where missing.
+    observed : Tensor of bool (n1, n2) or None
+        None: everything.
+    truth : (A, B) or None
+        Factors of the label, ``X = A Bᵀ``, with orthonormal columns of A (n1, q) and any B (n2, q).
+    rank : int
+        Rank r of the iterates.
+    held_out : (rows, columns, values) or None
+        Entries that are not observed here, to judge a fit by.
+    power_steps : int or None
+        Of the initialisation; None: enough for an exact one.
+    scales : bool
+        Whether absolute thresholds go with the size of the matrix.
+    """
+
+    Y: Any
+    observed: Any
+    truth: tuple[Any, Any] | None
+    rank: int
+    _sample: Sample
+    _rules: AdaptiveThresholds
+    _rows: Any
+    _columns: Any
+    _values: Any
+    held_out: tuple[Any, Any, Any] | None = None
+    power_steps: int | None = None
+    scales: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of Y."""
+        return tuple(self.Y.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of all tensors."""
+        return self.Y.dtype
+
+    @property
+    def device(self) -> Any:
+        """Where they are."""
+        return self.Y.device
+
+    @functools.cached_property
+    def matrix(self) -> DifferentiableMatrix | None:
+        """Y on the same memory, as the solver's kernels read it; None on a device."""
+        return matrix_of(self.Y, self.observed)
+
+    @functools.cached_property
+    def observed_share(self) -> float:
+        """Observed fraction p."""
+        return self.survey.observed
+
+    @functools.cached_property
+    def survey(self) -> Survey:
+        """What the solver's first read of Y tells."""
+        n1, n2 = self.shape
+        if self.observed is None:
+            by_row, by_column = np.full(n1, n2), np.full(n2, n1)
+        else:
+            by_row, by_column = (self.observed.sum(dim=dim).cpu().numpy() for dim in (1, 0))
+        return Survey(by_row, by_column, float(torch.linalg.matrix_norm(self.Y)))
+
+    @property
+    def least(self) -> float:
+        """The least threshold that makes sense."""
+        return self._rules.least
+
+    def unit(self, kind: str) -> float:
+        """Return the unit of ζ_0: 1 for absolute schedules, median|Y| for adaptive ones."""
+        return 1.0 if kind == "absolute" else (self._rules.typical or 1.0)
+
+    def start(self, clip: Any) -> tuple[Any, Any]:
+        """Return factors of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0."""
+        return spectral_start(self.Y, self.observed_share, self.rank, clip, self.matrix, self.power_steps)
+
+    def residuals(self, L: Any, R: Any) -> Any:
+        """Return |Y - L Rᵀ| at the sampled entries."""
+        return (self._values - (L[self._rows] * R[self._columns]).sum(dim=1)).abs()
+
+    def core(self, L: Any, R: Any) -> Core:
+        """Return the peak of clean residuals, by the solver's own estimate."""
+        with torch.no_grad():
+            sizes = self.residuals(L, R).cpu().to(torch.float64).numpy()
+        return residual_core(sizes, self._rules.rounding)
+
+    def width(self, L: Any, R: Any) -> Any:
+        """Return σ, the width of the peak of clean residuals, differentiable in L and R.
+
+        The value is that of the solver. Its derivative holds the posterior probabilities of being clean fixed, with
+        which σ² is a weighted mean of squares: exact for changes that scale all residuals alike.
+        """
+        with torch.no_grad():
+            sizes = self.residuals(L, R)
+        core = residual_core(sizes.cpu().to(torch.float64).numpy(), self._rules.rounding)
+        if not (torch.is_grad_enabled() and (L.requires_grad or R.requires_grad)):
+            return torch.tensor(core.sigma, dtype=self.dtype, device=self.device)
+        weights = _clean_probability(sizes, core).to(self.dtype)
+        root = torch.sqrt(torch.clamp((weights * self.residuals(L, R) ** 2).sum(), min=torch.finfo(self.dtype).tiny))
+        return core.sigma * root / root.detach()
+
+    def log_loss(self, L: Any, R: Any) -> Any:
+        """Return what training minimises: the logarithm of the error, or of what is taken for it without a label."""
+        return self.log_error(L, R) if self.held_out is None else self.log_miss(L, R)
+
+    def log_miss(self, L: Any, R: Any) -> Any:
+        """Return the logarithm of the middle of |Y - L Rᵀ| over the held-out entries, relative to their mean |Y|.
+
+        The mean of the middle half of the sizes: outliers, which nothing should predict, do not count, and it is less
+        rough than the median.
+        """
+        assert self.held_out is not None
+        rows, columns, values = self.held_out
+        sizes = torch.sort((values - (L[rows] * R[columns]).sum(dim=1)).abs()).values
+        quarter = len(sizes) // 4
+        tiny = torch.finfo(self.dtype).tiny
+        scale = torch.clamp(values.abs().mean(), min=tiny)
+        return torch.log(torch.clamp(sizes[quarter : len(sizes) - quarter].mean() / scale, min=tiny))
+
+    def first_counted(self, depth: int) -> int:
+        """Return the first of `depth` layers whose error counts.
+
+        Errors against a label fall from layer to layer, and all count. Those of held-out entries end at the noise, and
+        layers that are quick to get near it are not those that end lowest: the last third counts.
+        """
+        return 1 if self.held_out is None else depth - depth // 3
+
+    def log_error(self, L: Any, R: Any) -> Any:
+        """Return ``log(‖L Rᵀ - X‖ / ‖X‖)``, from the factors of the label.
+
+        With ``L = A P + L⊥`` the error has two orthogonal parts, ``A (P Rᵀ - Bᵀ)`` and ``L⊥ Rᵀ``: small numbers that
+        come from differences of small matrices, not of norms, and keep their digits down to rounding.
+        """
+        assert self.truth is not None
+        A, B = self.truth
+        P = A.T @ L
+        off = L - A @ P
+        along = R @ P.T - B
+        square = (along**2).sum() + ((off.T @ off) * (R.T @ R)).sum()
+        size = (B**2).sum()
+        return 0.5 * torch.log(torch.clamp(square / size, min=torch.finfo(self.dtype).tiny))
+
+
+def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any = "cpu", seed: int = 0) -> Data:
+    """Return a problem as tensors, with a sample of its entries.
+
+    Parameters
+    ----------
+    problem : TrainingProblem
+    dtype : torch.dtype
+    device : str or torch.device
+    seed : int
+        Of the sample; matrices of up to 60 000 entries are taken whole.
+    """
+    values = np.asarray(problem.Y)
+    matrix = DenseMatrix(values, problem.observed)
+    sample = draw_sample(matrix, np.random.default_rng(seed))
+    # The rules of the solver: what counts as rounding, which entries tell of the noise.
+    rules = AdaptiveThresholds(_ANY, sample, matrix)
+    seen = ~np.isnan(values) if problem.observed is None else problem.observed & (values == values)
+    observed = None if seen.all() else torch.as_tensor(seen, device=device)
+    # All that is not observed is zero, what is held out above all.
+    Y = torch.as_tensor(np.where(seen, values, 0) if observed is not None else values, device=device).to(dtype)
+    truth = held_out = None
+    if problem.truth is not None:
+        truth = tuple(torch.as_tensor(np.asarray(factor), device=device).to(dtype) for factor in problem.truth)
+    if problem.held_out is not None:
+        rows, columns, missed = (torch.as_tensor(part, device=device) for part in problem.held_out)
+        held_out = (rows, columns, missed.to(dtype))
+    telling = rules.sample
+    return Data(
+        Y,
+        observed,
+        truth,  # type: ignore[arg-type]
+        problem.rank,
+        sample,
+        rules,
+        torch.as_tensor(telling.rows, device=device),
+        torch.as_tensor(telling.columns, device=device),
+        torch.as_tensor(telling.values, device=device).to(dtype),
+        held_out,
+        problem.power_steps,
+        problem.scales,
+    )
+
+
+def _clean_probability(sizes: Any, core: Core) -> Any:
+    """Return the probability of each entry to belong to the peak rather than to the flat background."""
+    inside = sizes <= _WINDOW * core.sigma
+    # Share of the peak among the entries of the window.
+    share = min(core.share / max(float(inside.to(torch.float64).mean()), 1e-12), 1 - 1e-9)
+    ratio = (2 / np.pi) ** 0.5 * _WINDOW * torch.exp(-0.5 * (sizes / max(core.sigma, 1e-300)) ** 2)
+    return torch.where(inside, share * ratio / (share * ratio + 1 - share), 0.0)

@@ -1,0 +1,644 @@
+"""Training: every way and model learns, the seed decides, a kill costs nothing, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca import Schedule
+
+torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
+
+from lrpca.learn import DivergedError, Progress, train  # noqa: E402
+from lrpca.learn.course import Judge, score  # noqa: E402
+from lrpca.learn.network import UnrolledNetwork  # noqa: E402
+from lrpca.learn.paper import PaperCourse, _move, full_stages, shared_out  # noqa: E402
+from lrpca.learn.problems import PaperProblems, TrainingProblem, of_problem  # noqa: E402
+from lrpca.learn.request import make_course, resolve  # noqa: E402
+from lrpca.learn.tensors import prepare  # noqa: E402
+from lrpca.testing import planted  # noqa: E402
+
+SHAPE, RANK = (40, 30), 1
+PROBLEMS = PaperProblems(SHAPE, RANK, 0.1)
+WAYS: dict[str, dict[str, Any]] = {
+    "fast, adaptive": {"form": "adaptive", "way": "fast"},
+    "fast, paper's form": {"form": "paper", "way": "fast"},
+    "paper's way": {"form": "paper", "way": "paper"},
+}
+LAYERS: dict[str, dict[str, int]] = {
+    "fnn": {"layers": 2},
+    "rnn": {"depth": 3},
+    "frmnn": {"layers": 2, "depth": 3},
+}
+# Small enough for a training in a fraction of a second.
+SMALL = {"rank": RANK, "shape": SHAPE, "steps": 6}
+TINY: dict[str, dict[str, Any]] = {
+    "fast, adaptive": {**SMALL, **WAYS["fast, adaptive"], "model": "frmnn", "layers": 1, "depth": 2},
+    "fast, paper's form": {**SMALL, **WAYS["fast, paper's form"], "model": "fnn", "layers": 2},
+    "paper's way": {**SMALL, **WAYS["paper's way"], "model": "frmnn", "layers": 1, "depth": 2},
+}
+# The search for a recurrence that arrives takes a second.
+RECURRENT = {**TINY["fast, paper's form"], "model": "frmnn", "layers": 1, "depth": 2}
+
+
+@functools.cache
+def uninterrupted(way: str) -> Schedule:
+    """Return the model of a tiny training that nothing disturbs."""
+    return train(**{**TINY, "fast, recurrent": RECURRENT}[way])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small matrices gain nothing by threads, and lose much where the cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def killed_after(evaluations: int) -> Any:
+    """Return a progress callback that ends training after so many evaluations."""
+    seen: list[Progress] = []
+
+    def progress(where: Progress) -> None:
+        seen.append(where)
+        if len(seen) == evaluations:
+            raise KilledError
+
+    return progress
+
+
+def told(schedule: Schedule) -> dict[str, Any]:
+    """Return what a model says of itself, but for when it was made and how long it took."""
+    return {key: value for key, value in schedule.meta.items() if key not in ("date", "seconds", "command")}
+
+
+def assert_same(one: Schedule, other: Schedule) -> None:
+    assert one == other and told(one) == told(other)
+
+
+# --- learning ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_training_improves_a_held_out_error(way: str, model: str) -> None:
+    asked = {"rank": RANK, "shape": SHAPE, "model": model, "steps": 20, **LAYERS[model], **WAYS[way]}
+    schedule = train(random_state=3, **asked)
+    defaults = {"outlier_fraction": 0.1, "seed": 3, "learning_rate": None, "patience": None, "device": "cpu"}
+    request = resolve(**{"layers": None, "depth": None, **defaults, **asked})
+    course, _ = make_course(request, PROBLEMS)
+    # Problems that neither trained nor judged.
+    rng = np.random.default_rng(99)
+    judge = Judge([prepare(PROBLEMS.draw(rng)) for _ in range(8)])
+    depth = request.depth
+    before = score(judge.curve(course.network, depth))
+    after = judge.curve(UnrolledNetwork(schedule, model), depth)
+    assert score(after) < before - 0.1
+    assert after[-1] < after[1]
+    assert schedule.kind == ("adaptive" if way == "fast, adaptive" else "absolute")
+    assert (schedule.tail is None) == (model == "fnn")
+    assert (schedule.shape, schedule.rank) == ((None, None) if schedule.kind == "adaptive" else (SHAPE, RANK))
+
+
+@pytest.mark.parametrize("way", TINY)
+def test_the_seed_decides(way: str) -> None:
+    first, again, other = uninterrupted(way), train(**TINY[way]), train(random_state=2, **TINY[way])
+    assert_same(first, again)
+    assert other != first and (first.meta["seed"], other.meta["seed"]) == (0, 2)
+
+
+def test_a_model_tells_how_it_was_made() -> None:
+    asked = {**TINY["fast, paper's form"], "patience": 9, "learning_rate": 0.1, "random_state": 4}
+    schedule = train(**asked)
+    meta = schedule.meta
+    assert meta["seed"] == 4 and {"lrpca", "torch", "numpy"} <= set(meta["versions"])
+    assert meta["data"] == PROBLEMS.describe()
+    assert meta["training"]["steps"] == meta["training"]["steps_taken"] == 6
+    assert len(meta["scores"]["held_out_errors"]) == 3 and meta["scores"]["score"] < 0
+    assert json.loads(json.dumps(meta, allow_nan=False)) == meta
+    # The command is one: it makes the same model again.
+    assert_same(eval(meta["command"], {"lrpca": lrpca}), schedule)
+
+
+def test_a_schedule_to_begin_from() -> None:
+    begin = Schedule([20.0, 4.0, 3.0], [0.0, 0.8, 0.9], kind="adaptive", influence="soft", tail=(1.0, 1.0))
+    schedule = train(rank=RANK, shape=SHAPE, form=begin, steps=1, learning_rate=1e-9)
+    assert schedule.thresholds[:3] == pytest.approx(begin.thresholds, rel=1e-6)
+    assert schedule.steps[1:3] == pytest.approx(begin.steps[1:], rel=1e-6)
+    assert (schedule.influence, schedule.update) == (begin.influence, begin.update)
+    assert_same(eval(schedule.meta["command"], {"lrpca": lrpca, "Schedule": Schedule}), schedule)
+    assert json.loads(json.dumps(schedule.meta, allow_nan=False)) == schedule.meta
+
+
+@pytest.mark.parametrize("way", TINY)
+def test_progress_tells_where_training_stands(way: str) -> None:
+    seen: list[Progress] = []
+    schedule = train(progress=seen.append, **TINY[way])
+    assert [where.step for where in seen] == list(range(7)) and {where.total for where in seen} == {6}
+    assert math.isnan(seen[0].loss) and all(math.isfinite(where.loss) for where in seen[1:])
+    assert all(math.isfinite(where.score) and where.errors for where in seen)
+    assert sorted(where.seconds for where in seen) == [where.seconds for where in seen]
+    if way != "paper's way":
+        assert {where.stage for where in seen} == {"training"} and {len(where.errors) for where in seen} == {3}
+        # The numbers with the best score count.
+        assert schedule.meta["scores"]["score"] <= min(where.score for where in seen) + 1e-3
+
+
+def test_training_ends_early_where_nothing_gets_better() -> None:
+    asked = {**TINY["fast, paper's form"], "steps": 30, "learning_rate": 1e-7}
+    assert train(patience=2, **asked).meta["training"]["steps_taken"] == 4  # every second step is judged
+    assert train(patience=20, **asked).meta["training"]["steps_taken"] == 30
+
+
+# --- kills -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evaluations", [1, 3, 6, 7])
+@pytest.mark.parametrize("way", TINY)
+def test_resume_equals_uninterrupted(way: str, evaluations: int, tmp_path: Path) -> None:
+    asked, file = TINY[way], tmp_path / "state.json"
+    with pytest.raises(KilledError):
+        train(checkpoint=file, progress=killed_after(evaluations), **asked)
+    resumed = train(checkpoint=file, resume=True, **asked)
+    assert_same(resumed, uninterrupted(way))
+    # What is there now is the end, which can be taken up as well.
+    assert_same(train(checkpoint=file, resume=True, **asked), resumed)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_resume_in_the_middle_of_a_recurrence(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    with pytest.raises(KilledError):
+        train(checkpoint=file, progress=killed_after(5), **RECURRENT)
+    assert_same(train(checkpoint=file, resume=True, **RECURRENT), uninterrupted("fast, recurrent"))
+
+
+def test_resume_after_several_kills_with_patience(tmp_path: Path) -> None:
+    # Counts of evaluations without a better score, and the best numbers so far, outlive the kills.
+    asked = {**TINY["fast, paper's form"], "steps": 40, "learning_rate": 0.9, "patience": 3}
+    file, whole = tmp_path / "state.json", train(**asked)
+    assert 6 < whole.meta["training"]["steps_taken"] < 40
+    for kill in range(100):
+        try:
+            resumed = train(checkpoint=file, resume=kill > 0, progress=killed_after(1 + kill % 2), **asked)
+        except KilledError:
+            continue
+        break
+    assert kill > 2
+    assert_same(resumed, whole)
+
+
+SCRIPT = """
+import os, signal, sys, torch
+from lrpca.learn import train
+torch.set_num_threads(1)
+left = [4]
+def kill(where):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+train(checkpoint=sys.argv[1], progress=kill, **eval(sys.argv[2]))
+"""
+
+
+def test_resume_after_a_real_kill(tmp_path: Path) -> None:
+    way = "paper's way"
+    file, asked = tmp_path / "state.json", TINY[way]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, str(file), repr(asked)]
+    process = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    assert_same(train(checkpoint=file, resume=True, **asked), uninterrupted(way))
+
+
+def test_a_checkpoint_is_strict_json(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    with pytest.raises(KilledError):  # before the first step, when there is no loss yet
+        train(checkpoint=file, progress=killed_after(1), **TINY["fast, adaptive"])
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    content = json.loads(file.read_text(), parse_constant=refuse)
+    assert content["loss"] is None and content["course"]["position"] == 0
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("saved") / "state.json"
+    with pytest.raises(KilledError):
+        train(checkpoint=file, progress=killed_after(3), **TINY["fast, paper's form"])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"random_state": 7}, "seed: 0 there, 7 here"),
+        ({"layers": 3}, "depth: 2 there, 3 here"),
+        ({"model": "rnn", "layers": 1, "depth": 2}, "layers: 2 there, 1 here"),
+        ({"steps": 7}, "steps: 6 there, 7 here"),
+        ({"model": "frmnn", "depth": 2}, "model: 'fnn' there, 'frmnn' here"),
+        ({"shape": (30, 40)}, "data: "),
+        ({"rank": 2}, "data: "),
+        ({"outlier_fraction": 0.2}, "data: "),
+        ({"learning_rate": 0.2}, "learning_rate: "),
+        ({"patience": 3}, "patience: None there, 3 here"),
+        ({"form": "adaptive", "learning_rate": 0.15}, "form: "),
+        ({"form": Schedule([1.0, 0.5, 0.2], [0, 1, 1], tail=(1.0, 0.6))}, "begin: None there, "),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(saved: Path, change: dict[str, Any], named: str) -> None:
+    before = saved.read_bytes()
+    with pytest.raises(ValueError) as refused:
+        train(checkpoint=saved, resume=True, **{**TINY["fast, paper's form"], **change})
+    message = str(refused.value)
+    assert f"checkpoint={str(saved)!r} is of another training" in message and message.count(";") == 1
+    # The first of what differs is named, in the order of the alphabet.
+    assert f"({named}" in message
+    assert saved.read_bytes() == before
+
+
+def cut_short(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def of_another_version(content: bytes) -> bytes:
+    return content.replace(b'"version": 1', b'"version": 99')
+
+
+def without_state(content: bytes) -> bytes:
+    loaded = json.loads(content)
+    del loaded["course"]["parameters"]
+    return json.dumps(loaded).encode()
+
+
+def with_too_few_numbers(content: bytes) -> bytes:
+    loaded = json.loads(content)
+    loaded["course"]["parameters"]["thresholds"] = [1.0]
+    return json.dumps(loaded).encode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (cut_short, "is not valid JSON"),
+        (lambda _: b"", "is not valid JSON"),
+        (lambda _: b"\xff\xfe\x00", "is not valid JSON"),
+        (lambda _: b"[" * 100_000, "is not valid JSON"),
+        (lambda _: b"[1, 2]", "is not an lrpca checkpoint"),
+        (lambda _: b'{"format": "lrpca-schedule", "version": 1}', "is not an lrpca checkpoint"),
+        (of_another_version, "is not an lrpca checkpoint of version 1"),
+        (lambda _: b'{"format": "lrpca-checkpoint", "version": 1}', "is of another training"),
+        (without_state, "lacks what training needs"),
+        (with_too_few_numbers, "lacks what training needs"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(saved: Path, tmp_path: Path, damage: Any, words: str) -> None:
+    file = tmp_path / "damaged.json"
+    file.write_bytes(damage(saved.read_bytes()))
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
+        train(checkpoint=file, resume=True, **TINY["fast, paper's form"])
+    assert f"checkpoint={str(file)!r}" in str(refused.value) and ";" in str(refused.value)
+
+
+def test_where_a_checkpoint_may_be(saved: Path, tmp_path: Path) -> None:
+    asked = TINY["fast, paper's form"]
+    with pytest.raises(FileExistsError, match=r"exists; go on from it with resume=True"):
+        train(checkpoint=saved, **asked)
+    with pytest.raises(FileNotFoundError, match=r"is not a file; leave resume out"):
+        train(checkpoint=tmp_path / "none.json", resume=True, **asked)
+    with pytest.raises(FileNotFoundError, match=r"in a folder that does not exist; make"):
+        train(checkpoint=tmp_path / "none" / "state.json", **asked)
+    with pytest.raises(ValueError, match=r"resume=True has nothing to go on from; pass checkpoint="):
+        train(resume=True, **asked)
+
+
+@pytest.mark.parametrize("way", ["fast, adaptive", "paper's way"])
+def test_a_full_disk_leaves_the_last_good_checkpoint(way: str, tmp_path: Path) -> None:
+    file, asked = tmp_path / "state.json", TINY[way]
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    good: list[bytes] = []
+
+    def fill_the_disk(where: Progress) -> None:
+        if where.step == 3:
+            good.append(file.read_bytes())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300, usual[1]))
+
+    try:
+        with pytest.raises(OSError, match=r"cannot be written \(.*\); make room") as refused:
+            train(checkpoint=file, progress=fill_the_disk, **asked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert f"checkpoint={str(file)!r}" in str(refused.value) and "still there" in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"] and file.read_bytes() == good[0]
+    assert_same(train(checkpoint=file, resume=True, **asked), uninterrupted(way))
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Always:
+    """A source that draws one problem for ever."""
+
+    problem: TrainingProblem
+    variety: int = 4
+
+    def draw(self, rng: np.random.Generator) -> TrainingProblem:
+        rng.random()
+        return self.problem
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": "always the same", "shape": list(self.problem.Y.shape)}
+
+    def split(self) -> tuple[Any, Any]:
+        return self, self
+
+
+@pytest.mark.parametrize("way", ["fast, adaptive", "fast, paper's form"])
+def test_steps_too_long_are_called_divergence(way: str, tmp_path: Path) -> None:
+    asked = {**TINY[way], "steps": 20, "learning_rate": 9.9, "checkpoint": tmp_path / "state.json"}
+    with pytest.raises(DivergedError, match=r"training diverged in step \d+: .*; lower learning_rate") as refused:
+        train(**asked)
+    if way == "fast, adaptive":  # does not wait for the end
+        assert "in step 20" not in str(refused.value)
+    numbers = json.loads((tmp_path / "state.json").read_text())["course"]["parameters"]
+    assert all(math.isfinite(number) for name in ("thresholds", "steps") for number in numbers[name])
+
+
+@pytest.mark.parametrize("way", TINY)
+@pytest.mark.parametrize("what", ["NaN in the label", "zeros"])
+def test_problems_without_an_answer_are_called_divergence(way: str, what: str) -> None:
+    problem = of_problem(planted(SHAPE, rank=RANK))
+    if what == "zeros":
+        problem = TrainingProblem(np.zeros(SHAPE), RANK, problem.truth)
+    else:
+        assert problem.truth is not None
+        problem = TrainingProblem(problem.Y, RANK, (problem.truth[0], np.nan * problem.truth[1]))
+    with pytest.raises(
+        DivergedError, match=r"^training diverged (in step \d+|before its first step): .*; .*check the data"
+    ):
+        train(data=Always(problem), **TINY[way])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": "cnn"}, "model='cnn' is unknown; use one of fnn, rnn, frmnn"),
+        ({"model": ["fnn"]}, "model=['fnn'] is unknown; use one of fnn"),
+        ({"way": "slow"}, "way='slow' is unknown; use one of fast, paper"),
+        ({"form": "other"}, "form='other' is unknown; use one of adaptive, paper, or a Schedule"),
+        ({"form": ["paper"]}, "form=['paper'] is unknown"),
+        ({"form": None}, "form=None is unknown"),
+        ({"rank": 0}, "rank=0 is not an integer of at least 1"),
+        ({"rank": None}, "rank=None is not an integer of at least 1"),
+        ({"rank": 2.5}, "rank=2.5 is not an integer"),
+        ({"rank": True}, "rank=True is not an integer"),
+        ({"rank": 16}, "rank=16 is above half of min(shape)=30; choose a smaller rank"),
+        ({"shape": 40}, "shape=40 is not a pair of positive integers; e.g."),
+        ({"shape": (40, 0)}, "shape=(40, 0) is not a pair of positive integers"),
+        ({"shape": (40, 30, 20)}, "shape=(40, 30, 20) is not a pair"),
+        ({"shape": "ab"}, "shape='ab' is not a pair"),
+        ({"outlier_fraction": 1.0}, "outlier_fraction=1.0 is not a number from 0 to below 1"),
+        ({"outlier_fraction": -0.1}, "outlier_fraction=-0.1 is not a number"),
+        ({"outlier_fraction": math.nan}, "outlier_fraction=nan is not a number"),
+        ({"outlier_fraction": "many"}, "outlier_fraction='many' is not a number"),
+        ({"outlier_fraction": False}, "outlier_fraction=False is not a number"),
+        ({"random_state": -1}, "random_state=-1 is not an integer of at least 0"),
+        ({"random_state": None}, "random_state=None is not an integer"),
+        ({"random_state": "0"}, "random_state='0' is not an integer"),
+        ({"layers": 0}, "layers=0 is not an integer of at least 1"),
+        ({"model": "rnn", "layers": 3}, "layers=3 does not fit model='rnn'"),
+        ({"depth": 0}, "depth=0 is not an integer of at least 1"),
+        ({"depth": 1, "layers": 2}, "depth=1 is below layers=2"),
+        ({"model": "fnn", "depth": 3, "layers": 2}, "depth=3 is above layers=2"),
+        ({"steps": 0}, "steps=0 is not an integer of at least 1"),
+        ({"steps": 1e3}, "steps=1000.0 is not an integer"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 is not a number between 0 and 10"),
+        ({"learning_rate": math.inf}, "learning_rate=inf is not a number between 0 and 10"),
+        ({"learning_rate": True}, "learning_rate=True is not a number between 0 and 10"),
+        ({"patience": 0}, "patience=0 is not an integer of at least 1"),
+        ({"device": "tpu9"}, "device='tpu9' is unknown; use 'cpu' or 'cuda'"),
+        ({"device": "meta"}, "device='meta' is not supported; use 'cpu' or 'cuda'"),
+        ({"device": None}, "device=None is unknown"),
+        ({"way": "paper"}, "form='adaptive' does not fit way='paper'"),
+        ({"way": "paper", "form": Schedule([1, 1], [0, 1])}, "form=<a Schedule> does not fit way='paper'"),
+        ({"way": "paper", "form": "paper", "patience": 3}, "patience=3 does not fit way='paper'"),
+        ({"way": "paper", "form": "paper", "layers": 2, "depth": 2}, "depth=2 leaves no layer to search"),
+        (
+            {"way": "paper", "form": "paper", "layers": 2, "steps": 5},
+            "steps=5 is less than one for each of the 6 stages",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        train(**{"rank": RANK, "shape": SHAPE, "steps": 1, **arguments})
+    message = str(refused.value)
+    assert message.startswith(words) and ";" in message, message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"device='cuda' is not available here; use 'cpu'"):
+        train(rank=RANK, shape=SHAPE, device="cuda")
+
+
+# --- the paper's way ---------------------------------------------------------------------------------------
+
+
+def course_of(source: Any = PROBLEMS, seed: int = 0, **asked: Any) -> PaperCourse:
+    return PaperCourse(source, seed=seed, **{"model": "frmnn", "layers": 2, "depth": 4, "steps": 60, **asked})
+
+
+def test_stages_of_the_paper() -> None:
+    stages = full_stages("frmnn", 10, 15)
+    assert [stage.name for stage in stages[:5]] == [
+        "layer 0 alone",
+        "layer 1 alone",
+        "layers 0 to 1",
+        "layer 2 alone",
+        "layers 0 to 2",
+    ]
+    steps = {stage.name: stage.steps for stage in stages}
+    assert (steps["layer 9 alone"], steps["layers 0 to 6"], steps["layers 0 to 7"]) == (500, 1000, 500)
+    assert stages[-1] == ("search of the recurrence", 15, None, 20)
+    assert [stage.name for stage in full_stages("rnn", 1, 15)] == ["layer 0 alone", "search of the recurrence"]
+    for total in (len(stages), 100, 13_520, 20_000):
+        shared = shared_out(stages, total)
+        assert sum(stage.steps for stage in shared) == total and min(stage.steps for stage in shared) >= 1
+    assert shared_out(stages, 13_520) == stages
+
+
+def test_the_full_course_is_the_default() -> None:
+    defaults = {"rank": 5, "shape": (1000, 1000), "outlier_fraction": 0.1, "seed": 0, "steps": None, "depth": None}
+    nothing = {"learning_rate": None, "patience": None, "device": "cpu"}
+    request = resolve(**defaults, **nothing, model="fnn", form="paper", way="paper", layers=14)
+    assert (request.steps, request.learning_rate) == (17_500, 0.1)
+
+
+def test_first_numbers_and_rates_at_the_base_setting() -> None:
+    course = PaperCourse(PaperProblems((1000, 1000), 5), seed=0, model="fnn", layers=14, depth=14)
+    numbers = course.network.schedule()
+    assert numbers.thresholds == pytest.approx([1e-3] * 15) and numbers.steps[1:] == pytest.approx([0.5] * 14)
+    assert course.state()["rates"][0] == pytest.approx(2e-7) and course._step_rate == pytest.approx(0.1)
+
+
+def test_one_layer_after_the_other() -> None:
+    course = course_of()
+    begins = np.cumsum([0, *(stage.steps for stage in course.stages)]).tolist()
+    before = course.network.schedule()
+    assert (course.stage, course.judged_depth) == ("layer 0 alone", 0)
+    for stage, end in zip(course.stages[:-1], begins[1:], strict=False):
+        start = course.network.schedule()
+        while course.position < end:
+            course.step()
+        now = course.network.schedule()
+        assert (course.stage, course.judged_depth) == (stage.name, stage.last)
+        assert stage.first is not None
+        for k, (one, other) in enumerate(zip(start.thresholds, now.thresholds, strict=True)):
+            assert (one != other) == (stage.first <= k <= stage.last), (stage, k)
+        for k in range(1, 3):
+            assert (start.steps[k] != now.steps[k]) == (stage.first <= k <= stage.last), (stage, k)
+    assert min(now.thresholds) > 0 and now.tail == before.tail
+    while course.position < course.total:
+        course.step()
+    assert course.stage == "search of the recurrence" and course.judged_depth == 4
+    assert course.network.schedule().thresholds == now.thresholds
+
+
+def test_a_new_threshold_is_set_once() -> None:
+    course = course_of(steps=200, layers=1)
+    course.go_to(1)
+    course.network.thresholds.data[:] = torch.tensor([0.03, 7.0])
+    course.step()
+    first = course.network.thresholds.tolist()[1]
+    assert first == pytest.approx(0.003, rel=0.9) and first != pytest.approx(0.003, rel=1e-6)
+    rate = 0.03 / 5000 * 1000 / math.sqrt(40 * 30)
+    assert course.state()["rates"][1] == pytest.approx(rate)
+    # The next step begins where this one has led, rather than at a tenth again; the rate stays.
+    course.network.thresholds.data[:] = torch.tensor([0.06, 0.02])
+    course.step()
+    assert course.network.thresholds.tolist()[1] == pytest.approx(0.02, rel=0.3)
+    assert course.state()["rates"][1] == pytest.approx(rate)
+
+
+def test_no_number_turns_negative() -> None:
+    numbers = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    rates = torch.tensor([0.1, 0.1, 0.1], dtype=torch.float64)
+    numbers.grad = torch.tensor([5.0, 5.0, -5.0], dtype=torch.float64)
+    _move(numbers, rates, slice(1, 3))
+    assert numbers.tolist() == [1.0, 1.5, 3.5]
+    numbers.grad = torch.tensor([5.0, 5.0, 35.0], dtype=torch.float64)
+    _move(numbers, rates, slice(0, 3))
+    assert numbers.tolist() == [1.0, 1.5, 3.5]
+    numbers.grad[0] = math.nan
+    with pytest.raises(FloatingPointError, match="gradient"):
+        _move(numbers, rates, slice(0, 3))
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The paper's problems in another unit."""
+
+    unit: float
+    variety: int = 16
+
+    def draw(self, rng: np.random.Generator) -> TrainingProblem:
+        problem = PROBLEMS.draw(rng)
+        assert problem.truth is not None
+        return TrainingProblem(self.unit * problem.Y, RANK, (problem.truth[0], self.unit * problem.truth[1]))
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": "scaled", "unit": self.unit}
+
+    def split(self) -> tuple[Any, Any]:
+        return self, self
+
+
+def test_the_unit_of_the_data_does_not_matter() -> None:
+    numbers = []
+    for unit in (1.0, 1024.0):
+        course = course_of(Scaled(unit), steps=30)
+        while course.position < course.total:
+            course.step()
+        numbers.append(course.network.schedule())
+    assert numbers[1].thresholds == pytest.approx([1024 * number for number in numbers[0].thresholds], rel=1e-5)
+    assert numbers[1].steps == pytest.approx(numbers[0].steps, rel=1e-5) and numbers[1].tail == numbers[0].tail
+
+
+@pytest.mark.parametrize("model", ["rnn", "frmnn"])
+def test_the_search_finds_the_best_pair(model: str) -> None:
+    course = course_of(model=model, layers=1, steps=30)
+    course.go_to(len(course.stages) - 1)
+    # Numbers for which the best pair is inside the grid.
+    unit = 2e-2
+    course.network.thresholds.data[:] = torch.tensor([3 * unit, unit][: len(course.network.thresholds)])
+    course.network.steps.data[:] = 0.9
+    generator = np.random.default_rng()
+    generator.bit_generator.state = course.state()["generator"]
+    problems = [prepare(PROBLEMS.draw(generator), dtype=torch.float32) for _ in range(course.stages[-1].steps)]
+    while course.position < course.total:
+        course.step()
+    beta, phi = course.network.schedule().tail or ()
+    assert round(10 * beta, 6) in range(1, 11) and round(10 * phi, 6) in range(1, 11)
+
+    def squares(pair: tuple[float, float]) -> float:
+        course.network.tail.data[:] = torch.tensor(pair, dtype=torch.float64)
+        with torch.no_grad():
+            factors = [course.network(data, 4) for data in problems]
+        X = [data.truth[0] @ data.truth[1].T for data in problems if data.truth is not None]
+        return sum(float(((L @ R.T - one) ** 2).sum()) for (L, R), one in zip(factors, X, strict=True))
+
+    best = squares((beta, phi))
+    for step in (-0.1, 0.1):
+        for pair in ((beta + step, phi), (beta, phi + step)):
+            if 0.05 < min(pair) and max(pair) < 1.05:
+                assert squares(pair) >= best * (1 - 1e-4), pair
+    assert squares((0.1, 0.1)) > 1.01 * best
+
+
+def test_a_course_goes_on_exactly_from_any_step() -> None:
+    course = course_of(steps=10, layers=1, depth=2)
+    states = []
+    while course.position < course.total:
+        if course.position % 3 != 1:
+            states.append(json.loads(json.dumps(course.state(), allow_nan=False)))
+        course.step()
+    end = course.state()
+    for state in states:
+        other = course_of(steps=10, layers=1, depth=2, seed=0)
+        other.restore(state)
+        while other.position < other.total:
+            other.step()
+        assert other.state() == end
+
+
+def test_stages_can_be_visited_for_timing() -> None:
+    course = course_of(steps=None)
+    for index, stage in enumerate(course.stages):
+        course.go_to(index)
+        assert math.isfinite(course.step())
+        assert (course.stage, course.judged_depth) == (stage.name, stage.last)
+    assert course.total == sum(stage.steps for stage in course.stages) == 500 + 1500 + 1500 + 20
