@@ -6,13 +6,14 @@ The files are looked for under the folder named by the environment variable LRPC
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lrpca import Decomposition, Schedule, decompose
+from lrpca import Decomposition, DiagnosisWarning, Schedule, decompose
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("LRPCA_DATA", ROOT.parent / "shared" / "data")) / "published-lrpca"
@@ -82,3 +83,27 @@ def test_published_model_on_another_scale_is_no_success(factor: float) -> None:
     with pytest.warns(UserWarning):
         d = decompose(factor * Y, 5, schedule=schedule)
     assert not d.converged and d.reason == "runaway"
+
+
+def test_the_model_trained_on_small_problems_needs_no_rule_for_others(problem: tuple[int, float, Any, Any]) -> None:
+    rank, alpha, Y, X = problem
+    d, errors = run(Y, rank, X, schedule="fast")
+    assert d.converged
+    assert passes_to(errors, 1e-4) <= 3 and passes_to(errors, 1e-6) <= 5
+
+
+@pytest.mark.parametrize("name", ["fnn", "frmnn"])
+def test_models_of_the_papers_form_are_better_than_the_published_ones(
+    problem: tuple[int, float, Any, Any], name: str
+) -> None:
+    rank, alpha, Y, X = problem
+    if rank != 5:
+        pytest.skip("the models are for rank 5")
+    published = Schedule.from_mat(FOLDER / f"lrpcanet_alpha{alpha}.mat", shape=(1000, 1000), rank=5)
+    theirs = run(Y, rank, X, schedule=published, tol=0, max_iter=16)[1]
+    with warnings.catch_warnings():
+        # The last thresholds are below the rounding of single precision, which is said.
+        warnings.simplefilter("ignore", DiagnosisWarning)
+        ours = run(Y, rank, X, schedule=f"{name}-{alpha}", tol=0, max_iter=16)[1]
+    assert len(ours) == len(theirs) == 16
+    assert all(mine <= other for mine, other in zip(ours, theirs, strict=True))
