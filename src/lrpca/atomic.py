@@ -113,3 +113,32 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, o
         raise OSError(
             f"path={str(target)!r} cannot be written ({error.strerror}); choose another place or make room"
         ) from error
+
+
+def check_file(path: str | os.PathLike[str], ending: str, *, overwrite: bool) -> None:
+    """Check, before a long computation, that a file can be written, in a folder that exists or is yet to be made.
+
+    Parameters
+    ----------
+    path : str or path-like
+    ending : str
+        How the name has to end, with its dot.
+    overwrite : bool
+        Whether a file of that name may be replaced.
+
+    Raises
+    ------
+    ValueError
+        The name ends otherwise.
+    OSError
+        The file exists, something else is in the way, or the folder cannot be made or takes no new file.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ending:
+        raise ValueError(f"path={str(target)!r} does not end in {ending}; name it {target.stem or 'file'}{ending}")
+    real = Path(os.path.realpath(target))
+    if real.exists() and not real.is_file():
+        raise FileExistsError(f"path={str(target)!r} is in the way of the file; choose another name")
+    if os.path.lexists(target) and not overwrite:
+        raise FileExistsError(f"path={str(target)!r} exists; choose another name or overwrite it (--force)")
+    check_folder(real.parent if target.is_symlink() else target.parent)

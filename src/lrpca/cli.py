@@ -3,28 +3,24 @@
 import json
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.console import EXIT_CODES, ExitCode, exit_with, short_messages, stages
+from lrpca.console import EXIT_CODES, ExitCode, exit_with, live_rows, print_pairs, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
-    from rich.table import Table
 
     from lrpca.decomposition import State
-    from lrpca.schedule import Schedule
 
-LIVE_ROWS = 12
 INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet"
 OUTPUTS = "OUT.npz, OUT.mat, or else a folder OUT/ of .npy files."
 RANK = "Rank of the low-rank part; pcp and stable_pcp find it."
 METHOD = "The solver, with options if any: accaltproj:gamma=0.5. `lrpca bench` compares them."
 TOL = "Where the method stops: change of X or residual, both relative."
+COMPILING = "solving (on its first use the library is compiled, which takes a while)"
 SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
 
 
@@ -48,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
         return ExitCode.USAGE
     try:
-        _application()(args=arguments, prog_name="lrpca")
+        # Commands that write down how they were called find it in the context.
+        called = sys.argv[1:] if arguments is None else list(arguments)
+        _application()(args=called, prog_name="lrpca", obj=called)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except SystemExit as stop:
@@ -62,7 +60,9 @@ def _application() -> "typer.Typer":
 
     from lrpca import __version__
     from lrpca.cli_bench import add_bench
+    from lrpca.cli_models import add_models
     from lrpca.cli_reproduce import add_reproduce
+    from lrpca.cli_train import add_train
 
     app = typer.Typer(
         help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
@@ -87,6 +87,8 @@ def _application() -> "typer.Typer":
 
     _add_decompose(app)
     _add_demo(app)
+    add_train(app)
+    add_models(app)
     add_bench(app)
     add_reproduce(app)
     return app
@@ -117,6 +119,7 @@ def _add_decompose(app: "typer.Typer") -> None:
         """Split the matrix in FILE into L Rᵀ of the given rank and sparse outliers S."""
         import lrpca
         from lrpca import files
+        from lrpca.cli_models import load_schedule
 
         with short_messages():
             with exit_with(ExitCode.OUTPUT):
@@ -125,13 +128,14 @@ def _add_decompose(app: "typer.Typer") -> None:
                 name, options = _checked_method(method, rank)
             with exit_with(ExitCode.INPUT):
                 Y = files.read_matrix(file, key=key)
-                learned = _load_schedule(schedule)
+                learned = None if schedule is None else load_schedule(schedule)
             with exit_with(ExitCode.OUTPUT):
                 files.check_room(output, Y, sparse + low_rank)
             solve = partial(lrpca.decompose, Y, rank, method=name, options=options, tol=tol, max_iter=max_iter)
             began = time.perf_counter()
-            with exit_with(ExitCode.INPUT, ValueError), _progress(quiet) as show:
-                d = solve(schedule=learned, callback=show, random_state=seed)
+            with exit_with(ExitCode.INPUT, ValueError), live_rows(quiet, "solving", COMPILING) as show:
+                follow = None if show is None else lambda state: show(_cells(state))
+                d = solve(schedule=learned, callback=follow, random_state=seed)
             total = {"total_seconds": time.perf_counter() - began}
             with exit_with(ExitCode.OUTPUT):
                 written = files.write_result(d, output, sparse=sparse, low_rank=low_rank)
@@ -156,7 +160,7 @@ def _add_demo(app: "typer.Typer") -> None:
 
             with stages() as say:
                 result = run(output, n_frames=frames, progress=say)
-            _print_table(
+            print_pairs(
                 {
                     "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",
                     "background error": f"{result.background_error:.2%}",
@@ -185,42 +189,6 @@ def _checked_method(text: str, rank: int | None) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _load_schedule(name: str | None) -> "Schedule | None":
-    """Return the schedule shipped under a name, saved as JSON, or published as .mat."""
-    from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
-
-    if name is None:
-        return None
-    if name.lower().endswith(".mat"):
-        return Schedule.from_mat(name, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
-    return Schedule.load(name)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator["Callable[[State], None] | None"]:
-    """Hand out a callback that shows each iteration: live on a terminal, otherwise one line each."""
-    import typer
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    if quiet:
-        yield None
-    elif not sys.stderr.isatty():
-        yield lambda state: typer.echo("  ".join(f"{k} {v}" for k, v in _cells(state).items()), err=True)
-    else:
-        shown: deque[dict[str, str]] = deque(maxlen=LIVE_ROWS)
-        sign = Spinner("dots", "solving (on its first use the library is compiled, which takes a while)")
-        with Live(sign, console=Console(stderr=True), transient=True) as live:
-
-            def show(state: "State") -> None:
-                shown.append(_cells(state))
-                sign.update(text="solving")
-                live.update(Group(sign, _live_table(shown)))
-
-            yield show
-
-
 def _cells(state: "State") -> dict[str, str]:
     """Return the numbers of an iteration as text."""
     return {
@@ -237,19 +205,6 @@ def _text(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _live_table(rows: Iterable[dict[str, str]]) -> "Table":
-    """Return the last iterations as a table."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2))
-    for row in rows:
-        if not table.columns:
-            for name in row:
-                table.add_column(name, justify="right")
-        table.add_row(*row.values())
-    return table
-
-
 def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
     """Print the summary on stdout, and on stderr why the iteration stopped if it did not converge."""
     import typer
@@ -259,7 +214,7 @@ def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
     elif not quiet:
         threshold = summary["outlier_threshold"]
         varying = isinstance(threshold, list)
-        _print_table(
+        print_pairs(
             {
                 "input": f"{summary['input']} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']})",
                 "method": f"{summary['method']}, rank {summary['rank']}",
@@ -274,18 +229,3 @@ def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
         )
     if not summary["converged"]:
         typer.echo(f"lrpca: not converged ({summary['reason']}); the result is written", err=True)
-
-
-def _print_table(rows: dict[str, str]) -> None:
-    """Print names and values on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    # A file or a pipe has no width: paths stay in one piece.
-    Console(width=None if sys.stdout.isatty() else 1000).print(table)

@@ -1,12 +1,11 @@
 """The command ``lrpca bench``: solvers beside each other, on a planted problem or on your own matrix."""
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.console import ExitCode, exit_codes, exit_with, short_messages, stages
+from lrpca.console import ExitCode, exit_codes, exit_with, read_shape, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
@@ -117,7 +116,7 @@ class _Source:
         names = {"outliers": "outlier_fraction"}
         given = {names.get(name, name): value for name, value in self.made.items() if value is not None}
         side = given.pop("n", _SIDE)
-        shape = _shape(given.pop("shape", f"{side}x{side}"))
+        shape = read_shape(given.pop("shape", f"{side}x{side}"))
         dtype = given.pop("dtype", "float64")
         if dtype not in ("float64", "float32", "complex128", "complex64"):
             raise ValueError(f"dtype={dtype!r} is unknown; use one of float64, float32, complex128, complex64")
@@ -151,13 +150,6 @@ def _run(
     if not quiet:
         _show(contest, written)
     return contest
-
-
-def _shape(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)[xX×](\d+)", text)
-    if not found or min(int(found[1]), int(found[2])) < 1:
-        raise ValueError(f"shape={text!r} is not two positive numbers; write it as 2000x500")
-    return int(found[1]), int(found[2])
 
 
 def _show(contest: "Contest", written: Path) -> None:

@@ -1,15 +1,12 @@
 """The command ``lrpca reproduce``: the paper's comparisons, measured again."""
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lrpca.console import ExitCode, exit_codes, exit_with, short_messages, stages
+from lrpca.console import ExitCode, exit_codes, exit_with, grid, print_out, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
-    from rich.table import Table as RichTable
 
     from lrpca.experiments.reproduce import Reproduction
 
@@ -37,8 +34,8 @@ def add_reproduce(app: "typer.Typer") -> None:
 
         with short_messages():
             if name == "list":
-                _print(
-                    _grid(
+                print_out(
+                    grid(
                         ["name", "what it measures"], [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
                     )
                 )
@@ -59,42 +56,11 @@ def _show(result: "Reproduction") -> None:
     """Print the tables, the claims and where the page is."""
     from lrpca.experiments.page import HELD, headline, verdict
 
-    _print(f"{headline(result.experiment, result.small)}; the paper's claims are {HELD}")
+    print_out(f"{headline(result.experiment, result.small)}; the paper's claims are {HELD}")
     for table in result.tables:
-        _print(f"\n{table.caption}")
-        _print(_grid(table.columns, table.rows))
+        print_out(f"\n{table.caption}")
+        print_out(grid(table.columns, table.rows))
     claims = [[verdict(c.confirmed, result.small), c.of, f"{c.paper}: {c.measured}"] for c in result.claims]
-    _print("")
-    _print(_grid(["confirmed", "held against", "the paper, and measured"], claims))
-    _print(f"\npage     {result.page}\nnumbers  {result.results}\ntime     {result.seconds:.0f} s")
-
-
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> "RichTable":
-    """Return rows under columns; numbers stand right."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(box=None, padding=(0, 2, 0, 0))
-    for k, name in enumerate(columns):
-        numeric = any(_is_number(row[k]) for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_text(cell)) for cell in row))
-    return table
-
-
-def _print(what: "str | RichTable") -> None:
-    """Print on stdout; a file or a pipe has no width, so lines stay whole there."""
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(what)
-
-
-def _is_number(cell: object) -> bool:
-    return isinstance(cell, int | float) and not isinstance(cell, bool)
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return "–"
-    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+    print_out("")
+    print_out(grid(["confirmed", "held against", "the paper, and measured"], claims))
+    print_out(f"\npage     {result.page}\nnumbers  {result.results}\ntime     {result.seconds:.0f} s")

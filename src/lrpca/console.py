@@ -1,14 +1,21 @@
 """What every command of ``lrpca`` has: exit codes, one-line messages, and a sign of what is being done."""
 
 import enum
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LIVE_ROWS = 12
 
 
 def exit_codes(done: str, unsatisfying: str | None = None) -> str:
@@ -113,3 +120,110 @@ def stages() -> Iterator["Callable[[str], None]"]:
             yield status.update
     else:
         yield partial(typer.echo, err=True)
+
+
+@contextmanager
+def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Callable[[dict[str, str]], None] | None"]:
+    """Hand out a function that shows rows as they come: the last ones live on a terminal, otherwise one line each.
+
+    Parameters
+    ----------
+    quiet : bool
+        Hand out None, and show nothing.
+    doing : str
+        What is being done, in a word.
+    first : str
+        What is being done until the first row comes.
+    """
+    import typer
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    if quiet:
+        yield None
+    elif not sys.stderr.isatty():
+        yield lambda row: typer.echo("  ".join(f"{name} {value}" for name, value in row.items()), err=True)
+    else:
+        shown: deque[dict[str, str]] = deque(maxlen=LIVE_ROWS)
+        sign = Spinner("dots", first)
+        with Live(sign, console=Console(stderr=True), transient=True) as live:
+
+            def show(row: dict[str, str]) -> None:
+                shown.append(row)
+                sign.update(text=doing)
+                live.update(Group(sign, _live_table(shown)))
+
+            yield show
+
+
+def _live_table(rows: "deque[dict[str, str]]") -> "Table":
+    """Return the last rows as a table."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2))
+    for row in rows:
+        if not table.columns:
+            for name in row:
+                table.add_column(name, justify="right")
+        table.add_row(*row.values())
+    return table
+
+
+def print_pairs(rows: dict[str, str]) -> None:
+    """Print names and values on stdout."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    print_out(table)
+
+
+def print_out(what: "str | Table") -> None:
+    """Print on stdout; a file or a pipe has no width, so lines and paths stay whole there."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(what)
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = 3) -> "Table":
+    """Return rows under columns; numbers stand right, with so many digits."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for k, name in enumerate(columns):
+        numeric = any(_is_number(row[k]) for row in rows)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(cell, digits)) for cell in row))
+    return table
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def _cell(cell: object, digits: int) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)
+
+
+def read_shape(text: str) -> tuple[int, int]:
+    """Return the shape written as ``2000x500``, or as ``1000`` for a square.
+
+    Examples
+    --------
+    >>> read_shape("2000x500"), read_shape("1000")
+    ((2000, 500), (1000, 1000))
+    """
+    found = re.fullmatch(r"(\d+)(?:[xX×](\d+))?", text)
+    sides = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if min(sides) < 1:
+        raise ValueError(f"shape={text!r} is not two positive numbers; write it as 2000x500, or 1000 for a square")
+    return sides
