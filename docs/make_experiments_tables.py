@@ -11,14 +11,14 @@ from typing import Any
 from make_benchmarks_page import load_result, render_result, render_table, write_if_changed
 
 from lrpca.atomic import replacing
-from lrpca.experiments.measurement import Experiment, Measurement
+from lrpca.experiments.measurement import Experiment
 from lrpca.experiments.page import VERDICTS, draw_png
 from lrpca.experiments.reproduce import EXPERIMENTS
 
 FIGURES = "experiments_figures"
 
 
-def render_section(experiment: Experiment, result: Mapping[str, Any]) -> str:
+def render_section(experiment: Experiment[Any, Any], result: Mapping[str, Any]) -> str:
     """Render a result: figure, what the paper says, tables, circumstances.
 
     Parameters
@@ -37,11 +37,11 @@ def render_section(experiment: Experiment, result: Mapping[str, Any]) -> str:
     claims = {"caption": "The paper, and this measurement", "columns": columns, "rows": rows}
     told = {"caption": "What each was told", "columns": ["method", "told"], "rows": list(result["contestants"].items())}
     heading, command, rest = render_result({**result, "tables": [*result["tables"], told]}).split("\n\n", 2)
-    setup = Measurement.from_dict(result).setup
+    setup = experiment.read(result).setup
     parts = [
         heading,
         command,
-        f"In the paper: {experiment.source}. Here: {setup}; {setup.repeat} problems each.",
+        f"In the paper: {experiment.source}. Here: {setup.caption()}.",
         f"![{experiment.title}]({FIGURES}/{experiment.name}.png)",
         render_table(claims),
         experiment.criteria,
@@ -72,7 +72,7 @@ def write_experiments(results_folder: Path, page: Path) -> None:
         if not figure.exists() or figure.stat().st_mtime < path.stat().st_mtime:
             figure.parent.mkdir(exist_ok=True)
             with replacing(figure) as temporary:
-                temporary.write_bytes(draw_png(experiment, Measurement.from_dict(result)))
+                temporary.write_bytes(draw_png(experiment, experiment.read(result)))
     write_if_changed(page, "\n".join(parts))
 
 

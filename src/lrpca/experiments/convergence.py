@@ -186,6 +186,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
+    read=Measurement.from_dict,
     criteria=f"“Much less” is confirmed where at every α the iterations are at most {MUCH_LESS:g} times those of the "
     "best ScaledGD; “especially”, where that ratio is larger at the largest α than at the smallest.",
     figure_size=(11.0, 4.6),

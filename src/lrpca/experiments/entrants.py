@@ -15,7 +15,7 @@ import numpy as np
 
 import lrpca
 from lrpca.experiments.measurement import Measurement, Say, Setup, Trial, rounded
-from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE
+from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
 from lrpca.testing import Problem, planted
 
 if TYPE_CHECKING:
@@ -76,14 +76,21 @@ def published(setup: Setup, *, endless: bool = False) -> Contestant | None:
         Repeat the last layer for ever, for timing.
     """
     arguments: dict[float, dict[str, Any]] = {}
-    folder = os.environ.get("LRPCA_DATA")
-    for alpha in setup.alphas if folder else ():
-        path = Path(folder or "", "published-lrpca", f"lrpcanet_alpha{alpha}.mat")
-        if path.is_file():
-            schedule = lrpca.Schedule.from_mat(path, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+    for alpha in setup.alphas:
+        schedule = published_model(alpha)
+        if schedule is not None:
             arguments[alpha] = {"schedule": replace(schedule, tail=(1.0, 1.0)) if endless else schedule}
     told = "the rank, and the thresholds and steps learned for n = 1000, rank 5 and that α, scaled by the paper's rule"
     return Contestant(PUBLISHED, arguments, told) if arguments else None
+
+
+def published_model(alpha: float) -> Schedule | None:
+    """Return the model published with the paper for a share of outliers, None where LRPCA_DATA does not have it."""
+    folder = os.environ.get("LRPCA_DATA")
+    path = Path(folder or "", "published-lrpca", f"lrpcanet_alpha{alpha}.mat")
+    if not folder or not path.is_file():
+        return None
+    return Schedule.from_mat(path, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
 
 
 def published_note(setup: Setup, found: Contestant | None) -> str:

@@ -135,6 +135,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
+    read=Measurement.from_dict,
     criteria=f"“Slower when α becomes larger” is confirmed where an iteration takes at least {SLOWER:g} times as long "
     f"at the largest α as at the smallest; “insensitive”, where the slowest takes at most {INSENSITIVE:g} times as "
     "long as the fastest; “significantly faster”, where at every α it takes at most "

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,77 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Say = Callable[[str], None]
+
+PROBLEMS = (
+    "Problems as in the paper: X* = U Vᵀ, U and V Gaussian with variance 1/n; a share α of the entries, chosen "
+    "uniformly, gets a number added that is uniform in ±mean|X*|."
+)
+
+
+class Fact(NamedTuple):
+    """A number that a page shows large, and what it is."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of numbers, texts or None, under named columns."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+class AnySetup(Protocol):
+    """What every kind of setup tells: its size is its own affair. A frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        """The seed everything is drawn from."""
+
+    @property
+    def repeat(self) -> int:
+        """How often every measurement is made, on other problems."""
+
+    def caption(self) -> str:
+        """Return what was measured, for the line below a figure."""
+
+    def facts(self) -> list[Fact]:
+        """Return the sizes to show large."""
+
+    def describe(self) -> str:
+        """Return which problems were drawn, and how, in a few sentences."""
+
+
+class AnyMeasurement(Protocol):
+    """What every kind of measurement tells."""
+
+    @property
+    def setup(self) -> AnySetup:
+        """How large it is."""
+
+    @property
+    def contestants(self) -> Mapping[str, str]:
+        """What each contestant was told, by label."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader should know beside the numbers."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+
+    def listings(self) -> list[Table]:
+        """Return everything that was run, a row each."""
+
+
+SetupT = TypeVar("SetupT", bound=AnySetup)
+MeasurementT = TypeVar("MeasurementT", bound=AnyMeasurement)
 
 
 @dataclass(frozen=True)
@@ -51,6 +122,24 @@ class Setup:
 
     def __str__(self) -> str:
         return f"n = {self.n}, rank {self.rank}, α = " + ", ".join(f"{alpha:g}" for alpha in self.alphas)
+
+    def caption(self) -> str:
+        """Return what was measured, for the line below a figure."""
+        return f"{self}; {self.repeat} problems each"
+
+    def facts(self) -> list[Fact]:
+        """Return the sizes to show large."""
+        return [
+            Fact("Size", f"{self.n} x {self.n}", f"rank {self.rank}, double precision"),
+            Fact("Problems", str(self.repeat), "for each share of outliers"),
+        ]
+
+    def describe(self) -> str:
+        """Return which problems were drawn, and how."""
+        return (
+            f"{PROBLEMS} Seeds {self.seed} to {self.seed + self.repeat - 1}, the same for all methods, which take "
+            f"turns in shuffled order. At most {self.max_iter} iterations."
+        )
 
 
 @dataclass(frozen=True)
@@ -91,15 +180,6 @@ class Trial:
     residual: float | None
     error: float | None
     errors: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of numbers, texts or None, under named columns."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -151,6 +231,10 @@ class Measurement:
         """Return the labels that begin with one of the words, all if none is given, in order."""
         return [label for label in self.contestants if not families or label.startswith(families)]
 
+    def listings(self) -> list[Table]:
+        """Return all runs."""
+        return [listing("All runs", self.trials, leave_out=("errors",))]
+
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and `from_dict` reads."""
         return asdict(self)
@@ -168,7 +252,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Generic[SetupT, MeasurementT]):
     """A figure or table of the paper, and how to make it again.
 
     Attributes
@@ -191,31 +275,45 @@ class Experiment:
         ``(measurement, figure) -> None``.
     criteria : str
         When a claim counts as confirmed.
+    read : callable
+        ``(record) -> measurement``, from the content of a result file.
     figure_size : tuple of float
         In inches.
+    packages : tuple of str
+        What it needs beside the packages that everything needs.
     """
 
     name: str
     title: str
     summary: str
     source: str
-    full: Setup
-    quick: Setup
-    measure: Callable[[Setup, Say], Measurement]
-    tables: Callable[[Measurement], list[Table]]
-    claims: Callable[[Measurement], list[Claim]]
-    draw: Callable[[Measurement, Figure], None]
+    full: SetupT
+    quick: SetupT
+    measure: Callable[[SetupT, Say], MeasurementT]
+    tables: Callable[[MeasurementT], list[Table]]
+    claims: Callable[[MeasurementT], list[Claim]]
+    draw: Callable[[MeasurementT, Figure], None]
     criteria: str
+    read: Callable[[Mapping[str, Any]], MeasurementT]
     figure_size: tuple[float, float] = (8.0, 4.2)
+    packages: tuple[str, ...] = ()
 
-    def is_small(self, setup: Setup) -> bool:
+    def is_small(self, setup: AnySetup) -> bool:
         """Return whether a setup is less than the paper's: other sizes, shares or iterations, or fewer problems."""
-        return self.full != replace(setup, seed=self.full.seed, repeat=min(setup.repeat, self.full.repeat))
+        like = replace(setup, seed=self.full.seed, repeat=min(setup.repeat, self.full.repeat))
+        return self.full != like
 
-    def judge(self, m: Measurement) -> list[Claim]:
+    def judge(self, m: MeasurementT) -> list[Claim]:
         """Return the claims beside what was measured; a small form can tell of none whether it is confirmed."""
         found = self.claims(m)
         return [replace(claim, confirmed=None) for claim in found] if self.is_small(m.setup) else found
+
+
+def listing(caption: str, records: Sequence[Any], *, leave_out: Sequence[str] = ()) -> Table:
+    """Return records of one kind as a table, a row each."""
+    columns = [field.name for field in fields(records[0]) if field.name not in leave_out] if records else []
+    rows = [[getattr(record, name) for name in columns] for record in records]
+    return Table(caption, [name.replace("_", " ") for name in columns], rows)
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:

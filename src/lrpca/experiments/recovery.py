@@ -138,6 +138,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
+    read=Measurement.from_dict,
     criteria="“More robust” is confirmed where LRPCA recovers at least as many problems as ScaledGD at every α, and "
     "more in all; a row of the paper's table, where at every α at least that share is recovered.",
 )

@@ -10,12 +10,30 @@ from typing import Any
 
 from lrpca import circumstances
 from lrpca.atomic import check_folder, replacing
-from lrpca.experiments import convergence, iteration_time, recovery, total_time
+from lrpca.experiments import (
+    convergence,
+    generalisation,
+    iteration_time,
+    models,
+    numbers,
+    recovery,
+    total_time,
+    training_time,
+)
 from lrpca.experiments.measurement import Claim, Experiment, Say, Table, to_json
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in (convergence, iteration_time, total_time, recovery)
-}
+# Comparisons of solvers first, then what the paper measures of learning, which needs PyTorch.
+_ALL: tuple[Experiment[Any, Any], ...] = (
+    convergence.EXPERIMENT,
+    iteration_time.EXPERIMENT,
+    total_time.EXPERIMENT,
+    recovery.EXPERIMENT,
+    models.EXPERIMENT,
+    training_time.EXPERIMENT,
+    generalisation.EXPERIMENT,
+    numbers.EXPERIMENT,
+)
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 @dataclass(frozen=True)
@@ -35,7 +53,7 @@ class Reproduction:
         Time of the whole experiment.
     """
 
-    experiment: Experiment
+    experiment: Experiment[Any, Any]
     tables: list[Table]
     claims: list[Claim]
     small: bool
@@ -44,7 +62,7 @@ class Reproduction:
     seconds: float
 
 
-def find_experiment(name: str) -> Experiment:
+def find_experiment(name: str) -> Experiment[Any, Any]:
     """Return an experiment by its name, or raise with the list of those there are."""
     if name not in EXPERIMENTS:
         raise ValueError(f"name={name!r} is not an experiment; use one of {', '.join(EXPERIMENTS)}")
@@ -105,7 +123,7 @@ def reproduce(
         "command": _command(name, quick, repeat, random_state),
         "quick": quick,
         "hardware": circumstances.hardware(),
-        "versions": circumstances.versions(),
+        "versions": circumstances.versions(experiment.packages),
         "date": circumstances.date(),
         "tables": [asdict(table) for table in experiment.tables(measurement)],
         "claims": [asdict(claim) for claim in experiment.judge(measurement)],

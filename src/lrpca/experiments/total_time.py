@@ -156,6 +156,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
+    read=Measurement.from_dict,
     criteria=f"“Substantially faster” is confirmed where at every α all problems are solved in at most {FASTER:g} "
     "times the mean time of the fastest rival that solves all of them.",
 )
