@@ -16,6 +16,7 @@ from make_benchmarks_page import write_page  # noqa: E402  (found through the li
 from make_choose_tables import write_choose  # noqa: E402
 from make_experiments_tables import write_experiments  # noqa: E402
 from make_grid_tables import write_tables  # noqa: E402
+from make_learning_tables import write_learning  # noqa: E402
 
 project = "lrpca"
 author = "The lrpca developers"
@@ -39,6 +40,7 @@ exclude_patterns = [
     "choose_tables.md",
     "experiments_tables.md",
     "grid_tables.md",
+    "learning_tables.md",
     "sg_execution_times.rst",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -76,8 +78,8 @@ html_css_files = ["site.css"]
 html_sidebars = {
     page: []
     for page in (
-        *("index", "quickstart", "method", "schedules", "cli", "choose", "arena", "grid", "experiments"),
-        *("benchmarks", "changelog"),
+        *("index", "quickstart", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
+        *("experiments", "benchmarks", "changelog"),
     )
 }
 html_theme_options = {
@@ -99,6 +101,7 @@ def _make_result_pages(app: Sphinx) -> None:
     write_tables(results, HERE / "grid_tables.md")
     write_choose(results, HERE / "choose_tables.md")
     write_experiments(HERE.parent / "experiments" / "results", HERE / "experiments_tables.md")
+    write_learning(HERE.parent / "experiments" / "results", HERE / "learning_tables.md")
 
 
 def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
