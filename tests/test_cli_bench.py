@@ -113,6 +113,10 @@ def test_an_interrupt_ends_the_contestant_and_leaves_nothing(folder: Path, numbe
     run.send_signal(number)
     out, err = run.communicate(timeout=30)
     assert run.returncode == code and out == "" and "Traceback" not in err
+    # Interrupted while it was starting its worker, it leaves that to end by itself, which sees its input end.
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert (
         not Path(f"/proc/{worker}").exists() and not list((folder / "tmp").iterdir()) and not (folder / "out").exists()
     )
