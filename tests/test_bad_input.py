@@ -120,14 +120,6 @@ def test_rank_of_numpy_integers() -> None:
     assert decompose(GOOD.Y, np.int64(2)).rank == 2
 
 
-@pytest.mark.parametrize("rank", (None, "auto"))
-def test_choice_of_rank_comes_later(rank: Any) -> None:
-    with pytest.raises(NotImplementedError, match=rf"rank={rank!r}.*give an integer"):
-        decompose(GOOD.Y, rank)
-    with pytest.raises(NotImplementedError, match="rank=None"):
-        decompose(GOOD.Y)
-
-
 @pytest.mark.parametrize("method", ("sampled", "auto"))
 def test_methods_that_come_later(method: str) -> None:
     with pytest.raises(NotImplementedError, match=rf"method='{method}' is not available yet; use one of lrpca"):

@@ -225,7 +225,6 @@ def test_demo_that_cannot_begin(
     [
         ["decompose"],
         ["decompose", "Y.npy", "--rank", "3"],
-        ["decompose", "Y.npy", "-o", "out"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "five"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "0"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "nonesuch"],

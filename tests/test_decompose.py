@@ -157,8 +157,8 @@ def test_missing_entries_cost_few_reads() -> None:
 def test_default_needs_few_reads(problem: Problem) -> None:
     d = decompose(problem.Y, RANK)
     assert d.n_reads <= 30
-    # One pass of the start and two for each of its two power steps come on top of the iterations, and refits.
-    assert d.n_reads >= d.n_iter + 5
+    # A survey and the exact start of a small matrix come on top of the iterations, and refits.
+    assert d.n_reads >= d.n_iter + 2
 
 
 def test_same_seed_same_bits_and_other_seeds_the_same_answer(problem: Problem) -> None:

@@ -135,7 +135,7 @@ def test_bytes() -> None:
 
 
 def test_rows_of_outliers_do_not_spoil_the_others() -> None:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(2)
     Y, bad = PROBLEM.Y.copy(), np.arange(0, 300, 20)
     Y[bad] = rng.uniform(-3, 3, (len(bad), 300)) * np.abs(Y).max()
     good = np.setdiff1d(np.arange(300), bad)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import lrpca
+from lrpca import regression, threads
 from lrpca.matrices.accept import accept
 from lrpca.regression import robust_coefficients
 
 N2, RANK, ROWS = 120, 4, 60
+LONG = 2000
 
 
 def draw(*size: int, seed: int, dtype: Any = float) -> Any:
@@ -91,12 +95,149 @@ def test_badly_scaled_components(scale: float) -> None:
     assert np.abs(got @ R.T - truth @ R.T).max() < 1e-8 * np.abs(truth @ R.T).max()
 
 
-def test_rows_do_not_influence_each_other() -> None:
-    R, truth = draw(N2, RANK, seed=1), draw(ROWS, RANK, seed=2)
-    Y = corrupted(truth, R)
+# Rows longer than the sample that their fit starts from, and shorter ones.
+@pytest.fixture(params=(N2, LONG), ids=("short", "long"))
+def rows(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
+    R, truth = draw(request.param, RANK, seed=1), draw(20, RANK, seed=2)
+    return corrupted(truth, R, noise=0.01), R, truth
+
+
+def test_bits_of_a_row_depend_on_it_alone(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Y, R, _ = rows
+    # Rows with missing entries, of other sizes, and lost ones as neighbours.
+    Y[3, ::3], Y[5], Y[6], Y[9] = np.nan, np.nan, 1e6 * Y[6], draw(Y.shape[1], seed=5)
     together = robust_coefficients(accept(Y), R, 0.0)
-    one_by_one = np.concatenate([robust_coefficients(accept(row[None]), R, 0.0) for row in Y[:5]])
-    np.testing.assert_allclose(together[:5], one_by_one, rtol=1e-9, atol=1e-12)
+    for i in range(len(Y)):
+        np.testing.assert_array_equal(robust_coefficients(accept(Y[i : i + 1]), R, 0.0)[0], together[i])
+    np.testing.assert_array_equal(robust_coefficients(accept(Y[::-1]), R, 0.0), together[::-1])
+    monkeypatch.setattr(regression, "_PIECE", 1)
+    monkeypatch.setattr(regression, "_LEAST_ROWS", 2)
+    for count in (1, 3):
+        monkeypatch.setattr(threads, "thread_count", lambda count=count: count)
+        np.testing.assert_array_equal(robust_coefficients(accept(Y), R, 0.0), together)
+
+
+@pytest.mark.parametrize("rank", (1, 2, 5, 20))
+@pytest.mark.parametrize("size", (3.0, 10.0, 1000.0))
+def test_long_rows(rank: int, size: float) -> None:
+    R, truth = draw(LONG, rank, seed=1), draw(30, rank, seed=2)
+    assert error(robust_coefficients(accept(corrupted(truth, R, size=size)), R, 0.0), truth) < 1e-12
+
+
+@pytest.mark.parametrize("n2", (N2, LONG))
+def test_nearly_half_of_outliers_on_one_side_of_positive_components(n2: int) -> None:
+    R, truth = np.abs(draw(n2, RANK, seed=1)), np.abs(draw(ROWS, RANK, seed=2))
+    for fraction, noise, limit in ((0.4, 0.0, 1e-9), (0.42, 0.02, 0.05)):
+        Y = corrupted(truth, R, fraction=fraction, noise=noise)
+        level = noise * float(np.abs(truth @ R.T).mean())
+        assert error(robust_coefficients(accept(Y), R, level), truth) < limit
+
+
+@pytest.mark.parametrize("known", (True, False))
+@pytest.mark.parametrize("rank", (1, 20))
+def test_noise_costs_no_more_than_without_the_outliers(rank: int, known: bool) -> None:
+    R, truth = draw(LONG, rank, seed=1), draw(ROWS, rank, seed=2)
+    Y = corrupted(truth, R, noise=0.05)
+    clean = np.abs(Y - truth @ R.T) < 0.5 * np.abs(truth @ R.T).mean()
+    best = [np.linalg.lstsq(R[kept], row[kept], rcond=None)[0] for row, kept in zip(Y, clean, strict=True)]
+    level = 0.05 * float(np.abs(truth @ R.T).mean()) if known else 0.0
+    got = robust_coefficients(accept(Y), R, level)
+    assert np.linalg.norm(got - truth) < 1.02 * np.linalg.norm(np.array(best) - truth)
+
+
+@pytest.mark.parametrize("n2", (5 * N2, LONG))
+def test_component_on_few_columns(n2: int) -> None:
+    """A coefficient that one entry in twenty depends on: samples must hold those; rejecting them all is noticed."""
+    R, truth = draw(n2, RANK, seed=1), draw(ROWS, RANK, seed=2)
+    R[:, 0] *= np.random.default_rng(3).random(n2) < 0.05
+    level = 0.01 * float(np.abs(truth @ R.T).mean())
+    assert error(robust_coefficients(accept(corrupted(truth, R, noise=0.01)), R, level), truth) < 0.02
+
+
+@pytest.mark.parametrize("share", (0.5, 0.85))
+def test_missing_stretch_of_long_rows(share: float) -> None:
+    """Where the kept entries are not spread over the row, their Gram is not that of all columns."""
+    R, truth = draw(LONG, RANK, seed=1), draw(ROWS, RANK, seed=2)
+    # One component lives on the columns that are left, mostly.
+    R[: int(share * LONG), 0] *= 0.01
+    Y = corrupted(truth, R, noise=0.02, fraction=0.2)
+    Y[:, : int(share * LONG)] = np.nan
+    level = 0.02 * float(np.abs(truth @ R.T).mean())
+    assert error(robust_coefficients(accept(Y), R, level), truth) < 0.06
+
+
+def test_long_rows_with_few_entries_or_none() -> None:
+    R, truth = draw(LONG, RANK, seed=1), draw(3, RANK, seed=2)
+    Y = np.full((3, LONG), np.nan)
+    Y[0, ::300] = (truth @ R.T)[0, ::300]
+    Y[2, 1::9] = (truth @ R.T)[2, 1::9]
+    Y[2, 1:400:9] = 100.0
+    got = robust_coefficients(accept(Y), R, 0.0)
+    np.testing.assert_allclose(got[[0, 2]], truth[[0, 2]], rtol=1e-9)
+    assert not got[1].any()
+
+
+def test_components_that_are_not_there_get_zeros(rows: Any) -> None:
+    Y, R, _ = rows
+    got = robust_coefficients(accept(Y), np.insert(R, 2, 0.0, axis=1), 0.01)
+    assert not got[:, 2].any()
+    np.testing.assert_allclose(np.delete(got, 2, axis=1), robust_coefficients(accept(Y), R, 0.01), rtol=1e-9)
+    assert not robust_coefficients(accept(Y), np.zeros_like(R), 0.01).any()
+
+
+def test_infinite_entry_is_refused_wherever_it_is(rows: Any) -> None:
+    Y, R, _ = rows
+    for column in (0, 1, Y.shape[1] // 2, Y.shape[1] - 1):
+        bad = Y.copy()
+        bad[7, column] = -np.inf
+        with pytest.raises(ValueError, match="inf.*NaN"):
+            robust_coefficients(accept(bad), R, 0.0)
+        # A masked one is not there.
+        assert np.isfinite(robust_coefficients(accept(bad, np.isfinite(bad)), R, 0.0)).all()
+
+
+def test_layouts_give_the_same_bits(rows: Any, tmp_path: Path) -> None:
+    Y, R, _ = rows
+    Y[2, 3:9] = np.nan
+    expected = robust_coefficients(accept(Y), R, 0.0)
+    Y.tofile(tmp_path / "Y")
+    strided = np.zeros((2 * len(Y), 3 * Y.shape[1]))[::2, 1::3]
+    strided[:] = Y
+    mapped = np.memmap(tmp_path / "Y", float, "r", shape=Y.shape)
+    for form in (np.asfortranarray(Y), strided, mapped, sparse.csr_array(Y)):
+        np.testing.assert_array_equal(robust_coefficients(accept(form), R, 0.0), expected)
+    filled = np.nan_to_num(Y, nan=7.0)
+    np.testing.assert_array_equal(robust_coefficients(accept(filled, Y == Y), R, 0.0), expected)
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.uint8, np.int16, np.int64))
+def test_number_types_give_the_same_answer(rows: Any, dtype: Any) -> None:
+    Y, R, _ = rows
+    Y = np.clip(np.rint(10 * Y + 100), 0, 255)
+    R = np.column_stack([R, np.ones(len(R))])
+    expected = robust_coefficients(accept(Y), R, 0.3)
+    np.testing.assert_allclose(robust_coefficients(accept(Y.astype(dtype)), R, 0.3), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("annealed", (False, True))
+@pytest.mark.parametrize("dtype", (float, complex))
+def test_offset_is_taken_off_every_row(rows: Any, dtype: Any, annealed: bool) -> None:
+    Y, R, _ = rows
+    Y, offset = Y.astype(dtype), 3 + draw(len(R), seed=8, dtype=dtype)
+    Y[4, 2:5] = np.nan
+    expected = robust_coefficients(accept(Y), R, 0.01, annealed=annealed)
+    got = robust_coefficients(accept(Y + offset), R, 0.01, annealed=annealed, offset=offset)
+    np.testing.assert_allclose(got, expected, atol=1e-12)
+    with pytest.raises(ValueError, match=r"offset\.shape=\(3,\)"):
+        robust_coefficients(accept(Y), R, 0.01, offset=np.zeros(3))
+
+
+def test_offset_far_larger_than_the_rows() -> None:
+    """Rounding is that of the numbers as they are stored, not of what is left without the offset."""
+    R, truth = draw(LONG, RANK, seed=1), draw(ROWS, RANK, seed=2)
+    offset = np.full(LONG, 1e9)
+    got = robust_coefficients(accept(corrupted(truth, R) + offset), R, 0.0, offset=offset)
+    assert error(got, truth) < 1e-7
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet"
 OUTPUTS = "OUT.npz, OUT.mat, or else a folder OUT/ of .npy files."
-RANK = "Rank of the low-rank part; pcp and stable_pcp find it."
+RANK = "Rank of the low-rank part; auto: all components that stand out of the noise; 0.9: those that explain 90%."
 METHOD = "The solver, with options if any: accaltproj:gamma=0.5. `lrpca bench` compares them."
 TOL = "Where the method stops: change of X or residual, both relative."
 COMPILING = "solving (on its first use the library is compiled, which takes a while)"
@@ -103,7 +103,7 @@ def _add_decompose(app: "typer.Typer") -> None:
     def decompose(
         file: Annotated[Path, typer.Argument(metavar="FILE", help=f"The matrix: {INPUTS}. NaN is missing.")],
         output: Annotated[Path, option("--output", "-o", metavar="OUT", help=OUTPUTS)],
-        rank: Annotated[int | None, option("--rank", "-r", min=1, metavar="N", help=RANK)] = None,
+        rank: Annotated[str, option("--rank", "-r", metavar="N", help=RANK)] = "auto",
         method: Annotated[str, option("--method", "-m", metavar="NAME", help=METHOD)] = "lrpca",
         sparse: Annotated[bool, option("--sparse", help="Write S, the outliers, as a full matrix.")] = False,
         low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
@@ -116,7 +116,7 @@ def _add_decompose(app: "typer.Typer") -> None:
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
         as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
     ) -> None:
-        """Split the matrix in FILE into L Rᵀ of the given rank and sparse outliers S."""
+        """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
         import lrpca
         from lrpca import files
         from lrpca.cli_models import load_schedule
@@ -125,13 +125,14 @@ def _add_decompose(app: "typer.Typer") -> None:
             with exit_with(ExitCode.OUTPUT):
                 files.check_writable(output, overwrite=force, source=file)
             with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-                name, options = _checked_method(method, rank)
+                wanted = _read_rank(rank)
+                name, options = _checked_method(method)
             with exit_with(ExitCode.INPUT):
                 Y = files.read_matrix(file, key=key)
                 learned = None if schedule is None else load_schedule(schedule)
             with exit_with(ExitCode.OUTPUT):
                 files.check_room(output, Y, sparse + low_rank)
-            solve = partial(lrpca.decompose, Y, rank, method=name, options=options, tol=tol, max_iter=max_iter)
+            solve = partial(lrpca.decompose, Y, wanted, method=name, options=options, tol=tol, max_iter=max_iter)
             began = time.perf_counter()
             with exit_with(ExitCode.INPUT, ValueError), live_rows(quiet, "solving", COMPILING) as show:
                 follow = None if show is None else lambda state: show(_cells(state))
@@ -140,6 +141,9 @@ def _add_decompose(app: "typer.Typer") -> None:
             with exit_with(ExitCode.OUTPUT):
                 written = files.write_result(d, output, sparse=sparse, low_rank=low_rank)
             summary = {"input": str(file), "shape": Y.shape, "dtype": str(Y.dtype)} | files.summarize(d) | total
+            if d.rank_choice is not None:
+                # Infinite where there is no noise at all, not even rounding.
+                summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
             _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
             raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
 
@@ -175,7 +179,22 @@ def _add_demo(app: "typer.Typer") -> None:
             raise typer.Exit(ExitCode.DONE if result.converged else ExitCode.NOT_CONVERGED)
 
 
-def _checked_method(text: str, rank: int | None) -> tuple[str, dict[str, Any]]:
+def _read_rank(text: str) -> int | float | str:
+    """Return a rank, a share of the variance, or "auto"."""
+    if text == "auto":
+        return text
+    for number in (int, float):
+        try:
+            value = number(text)
+        except ValueError:
+            continue
+        if value >= 1 if number is int else 0 < value < 1:
+            return value
+        break
+    raise ValueError(f"rank={text!r} is not a rank; give a positive integer, auto, or a share below 1, e.g. 0.9")
+
+
+def _checked_method(text: str) -> tuple[str, dict[str, Any]]:
     """Return the name and options of a method, known to be so before anything is read."""
     from lrpca.solvers.methods import find_method
     from lrpca.solvers.options import check_options
@@ -184,9 +203,14 @@ def _checked_method(text: str, rank: int | None) -> tuple[str, dict[str, Any]]:
     name, options = read_method(text, "method")
     method = find_method(name)
     check_options(options, method.options, name)
-    if rank is None and method.needs_rank:
-        raise ValueError(f"rank=None does not do for method={name!r}; give --rank N, e.g. 5")
     return name, options
+
+
+def _found(gap: float | None) -> str:
+    """Return how clearly a rank was found."""
+    if gap is None:
+        return ""
+    return f", found (its weakest component is {f'{gap:.2g}' if gap < 1000 else 'over 1000'} times what follows)"
 
 
 def _cells(state: "State") -> dict[str, str]:
@@ -217,7 +241,7 @@ def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
         print_pairs(
             {
                 "input": f"{summary['input']} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']})",
-                "method": f"{summary['method']}, rank {summary['rank']}",
+                "method": f"{summary['method']}, rank {summary['rank']}{_found(summary.get('rank_gap'))}",
                 "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} reads of Y",
                 "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",
                 "noise level": _text(summary["noise_level"], ".3g"),

@@ -6,7 +6,7 @@ import numbers
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import Method, able_to, find_method
 from lrpca.solvers.options import check_options, is_integer
 
+if TYPE_CHECKING:
+    from lrpca.task import Task
+
+# Category and text of a warning.
+Complaint = tuple[type[Warning], str]
+
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
 # No method is asked for less than single precision can show.
@@ -24,7 +30,7 @@ _LEAST_SINGLE_TOL = 1e-6
 
 def decompose(
     Y: Any,
-    rank: int | str | None = None,
+    rank: int | float | str | None = None,
     *,
     method: str = "lrpca",
     schedule: Schedule | str | Path | None = None,
@@ -47,9 +53,12 @@ def decompose(
         NumPy array or memmap of any numeric type and order, masked array, numeric pandas or polars frame, scipy
         sparse matrix (by densified blocks of rows; absent entries are zeros). Rows are samples or frames. NaN is
         missing. Y is read in place and never changed.
-    rank : int
-        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. The convex methods
-        "pcp" and "stable_pcp" find it themselves; given, it cuts their result to that many components.
+    rank : int, "auto", float or None
+        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. "auto", the default
+        (or None): all components that stand out of the noise, see `Decomposition.rank_choice`. A number between 0 and
+        1: the fewest of those that explain this share of ‖X‖² + n1 n2 σ², the energy of low-rank part and noise. Other
+        methods than lrpca, and other schedules than adaptive ones, are given what the default finds first. The convex
+        methods "pcp" and "stable_pcp" find it themselves; given, it cuts their result to that many components.
     method : str
         The solver: "lrpca", or one of its rivals "scaledgd", "gd", "altproj", "accaltproj", "pcp", "stable_pcp",
         "ircur", "pgrmc", "godec", "grassmann" (`lrpca.solvers.methods.METHODS` says what each can take).
@@ -65,16 +74,18 @@ def decompose(
     random_state : int or numpy Generator, optional
         Seed of the test matrix and of the sampled entries; 0 unless given, so the result is reproducible.
     callback : callable, optional
-        Called with a `State` after every iteration; returning True stops.
+        Called with a `State` after every iteration; returning True stops. Where the rank is to be found, the iterations
+        are those of the solution with it; they begin again if it turns out to be larger.
     mask : array-like of bool, optional
         True where observed; shape of Y, (n1, 1) or (1, n2).
     start : (L, R), optional
-        Factors to start from, instead of the spectral initialisation.
+        Factors to start from, instead of the spectral initialisation. Where the rank is to be found, their width is the
+        first guess; there may be more components in the end, or fewer.
     row_weight : array-like (n1,), optional
         Weights of the rows, not negative: a row of weight 2 counts like two equal rows.
     options : dict, optional
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
-        the entries that thresholds are read from (up to 60 000 entries are all taken), ``without`` some rules of the
+        the entries that thresholds are read from (below 100 000 entries all are taken), ``without`` some rules of the
         default, by name, to see what they bring (`lrpca.solvers.rules.RULES`). The other methods': see the function
         ``solve`` of ``lrpca.solvers.<method>``. `Decomposition.settings` tells which values were used;
         None is one that followed the data from iteration to iteration.
@@ -104,10 +115,46 @@ def decompose(
     >>> d.converged, bool(np.linalg.norm(d.low_rank - problem.X) < 1e-6 * np.linalg.norm(problem.X))
     (True, True)
     """
+    result, complaints = decompose_quietly(
+        Y,
+        rank,
+        method=method,
+        schedule=schedule,
+        tol=tol,
+        max_iter=max_iter,
+        random_state=random_state,
+        callback=callback,
+        mask=mask,
+        start=start,
+        row_weight=row_weight,
+        options=options,
+    )
+    for category, message in complaints:
+        warnings.warn(message, category, stacklevel=2)
+    return result
+
+
+def decompose_quietly(
+    Y: Any,
+    rank: int | float | str | None = None,
+    *,
+    method: str = "lrpca",
+    schedule: Schedule | str | Path | None = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    random_state: int | np.random.Generator | None = None,
+    callback: Callable[[State], object] | None = None,
+    mask: Any = None,
+    start: tuple[Any, Any] | None = None,
+    row_weight: Any = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Decomposition, list[Complaint]]:
+    """Do what `decompose` does, and return what it would warn of: catching warnings is not safe among threads."""
     from lrpca.matrices.accept import accept
     from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
+    from lrpca.rank.search import solve_unknown_rank
     from lrpca.results import assemble
-    from lrpca.solvers.run import Run
+    from lrpca.task import Task
 
     chosen = find_method(method)
     if callback is not None and not callable(callback):
@@ -115,35 +162,43 @@ def decompose(
     given = check_options(options, chosen.options, method)
     _refuse_unused(chosen, schedule=schedule, start=start, row_weight=row_weight)
     matrix = accept(Y, mask)
-    r = _check_rank(rank, matrix.shape, chosen)
+    asked = _check_rank(rank, matrix.shape, chosen)
     weight = _check_weight(row_weight, matrix.shape[0])
-    plan = _resolve_schedule(schedule).scaled_to(matrix.shape, r) if chosen.schedule and r else None
-    tolerance = _check_tol(tol, chosen, plan, matrix.arithmetic)
-    limit = _check_max_iter(max_iter, chosen.max_iter)
+    plan = _resolve_schedule(schedule) if chosen.schedule else None
     rng = _generator(random_state)
-    sample = draw_sample(matrix, rng, size=given.get("sample_size", SAMPLE_SIZE), row_weight=weight)
-    matrix.fit_range_to(sample.values)
-    run = Run(
+    task = Task(
         matrix,
         chosen,
-        r,
-        tol=tolerance,
-        max_iter=limit,
-        rng=rng,
-        sample=sample,
-        settings=chosen.defaults() | given | {"tol": tolerance, "max_iter": limit},
-        callback=callback,
-        start=_check_start(start, matrix.shape, r, complex_data=matrix.stored.kind == "c"),
-        row_weight=weight,
-        schedule=plan,
+        plan,
+        given,
+        _check_tol(tol, chosen, plan, matrix.arithmetic),
+        _check_max_iter(max_iter, chosen.max_iter),
+        rng,
+        draw_sample(matrix, rng, size=given.get("sample_size", SAMPLE_SIZE), row_weight=weight, exact=chosen.schedule),
+        weight,
     )
+    matrix.fit_range_to(task.sample.values)
+    first = _check_start(start, task, asked)
     try:
-        outcome = chosen.solve(run, **given)
+        if asked is None or isinstance(asked, int):
+            run, outcome = task.solve(asked, first, callback)
+            choice = None
+        else:
+            run, outcome, choice = solve_unknown_rank(task, asked, first, callback)
     finally:
         matrix.close()
-    result = assemble(run, outcome)
-    _warn(result, tolerance, chosen, plan, max_iter)
-    return result
+    result = assemble(run, outcome, choice)
+    return result, _complaints(result, task, max_iter)
+
+
+def check_settings(method: str, schedule: Any, tol: Any, max_iter: Any, random_state: Any) -> None:
+    """Raise what `decompose` would raise of these arguments."""
+    chosen = find_method(method)
+    _refuse_unused(chosen, schedule=schedule)
+    plan = _resolve_schedule(schedule) if chosen.schedule else None
+    _check_tol(tol, chosen, plan, np.dtype(np.float64))
+    _check_max_iter(max_iter, chosen.max_iter)
+    _generator(random_state)
 
 
 def _refuse_unused(method: Method, **arguments: Any) -> None:
@@ -152,14 +207,19 @@ def _refuse_unused(method: Method, **arguments: Any) -> None:
             raise ValueError(f"{name} is not used by method={method.name!r}; leave it out, or use {able_to(name)}")
 
 
-def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | None:
-    automatic = rank is None or (isinstance(rank, str) and rank == "auto")
-    if automatic and not method.needs_rank:
-        return None
-    if automatic:
-        raise NotImplementedError(f"rank={rank!r}: choosing the rank is not available yet; give an integer, e.g. 5")
+def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | float | str | None:
+    """Return a rank, "auto", a share of the energy, or None for methods that find their own."""
+    if rank is None or (isinstance(rank, str) and rank == "auto"):
+        return "auto" if method.needs_rank else None
     if not is_integer(rank):
-        raise ValueError(f"rank={rank!r} is not an integer; give one from 1 to {min(shape)}")
+        if isinstance(rank, numbers.Real) and 0 < float(rank) < 1:
+            if not method.needs_rank:
+                raise ValueError(f"rank={rank} is a share, which method={method.name!r} does not use; leave rank out")
+            return float(rank)
+        raise ValueError(
+            f"rank={rank!r} is not an integer; give one from 1 to {min(shape)}, 'auto', or a share of the variance "
+            "between 0 and 1"
+        )
     if not 1 <= rank <= min(shape):
         raise ValueError(f"rank={rank} is not between 1 and min(Y.shape)={min(shape)}; choose one in that range")
     return int(rank)
@@ -223,13 +283,19 @@ def _generator(random_state: Any) -> np.random.Generator:
     raise ValueError(f"random_state={random_state!r} is not a non-negative integer or a Generator; e.g. 0")
 
 
-def _check_start(start: Any, shape: tuple[int, int], rank: int | None, *, complex_data: bool) -> Any:
+def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any:
     if start is None:
         return None
     try:
         L, R = (np.asarray(factor) for factor in start)
     except (TypeError, ValueError):
         raise ValueError("start is not a pair (L, R) of arrays; pass e.g. (d.L, d.R)") from None
+    shape, complex_data = task.matrix.shape, task.matrix.stored.kind == "c"
+    rank: Any = asked
+    if isinstance(asked, str | float):
+        if not task.prunes:
+            raise ValueError(f"rank={asked!r} does not go with start, unless the default finds it; give a rank")
+        rank = L.shape[1] if L.ndim == 2 and 1 <= L.shape[1] <= min(shape) else "rank"
     expected = ((shape[0], rank), (shape[1], rank))
     if (L.shape, R.shape) != expected:
         raise ValueError(f"start of shapes {L.shape}, {R.shape} does not fit; expected {expected[0]}, {expected[1]}")
@@ -254,22 +320,19 @@ _ADVICE = {
 }
 
 
-def _warn(result: Decomposition, tolerance: float, method: Method, schedule: Schedule | None, max_iter: Any) -> None:
-    reason = result.reason
+def _complaints(result: Decomposition, task: Task, max_iter: Any) -> list[Complaint]:
+    complaints: list[Complaint] = []
+    reason, tolerance, schedule = result.reason, task.tol, task.schedule
     fixed_length = schedule is not None and schedule.tail is None
     accepted = tolerance == 0 or (max_iter is not None and fixed_length and reason != "runaway")
     if reason in _ADVICE and not accepted:
         last = result.history[-1] if result.history else None
         absolute = schedule is not None and schedule.kind == "absolute"
-        measure = "residual" if absolute else method.measure
+        measure = "residual" if absolute else task.method.measure
         reached = getattr(last, measure, None)
         # A run in doubt may well have come to rest.
         named = reached is not None and reason != "stalled"
         detail = f" ({measure} {reached:.1e}, asked for {tolerance:.1e})" if named else ""
-        warnings.warn(
-            f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    for message in result.diagnosis.messages:
-        warnings.warn(message, DiagnosisWarning, stacklevel=3)
+        message = f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}"
+        complaints.append((ConvergenceWarning, message))
+    return complaints + [(DiagnosisWarning, message) for message in result.diagnosis.messages]

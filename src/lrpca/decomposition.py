@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.atomic import replacing
+from lrpca.rank.choice import RankChoice, load_choice
 
 REASONS = ("tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway", "callback")
 _FORMAT = "lrpca-decomposition"
@@ -119,6 +121,8 @@ class Decomposition:
     history : list of Record
     diagnosis : Diagnosis
     rank : int
+    rank_choice : RankChoice or None
+        How the rank was found, where it was not given.
     method : str
     settings : dict
         The method's parameters as used: options given and defaults, ``tol`` and ``max_iter``.
@@ -147,6 +151,7 @@ class Decomposition:
         method: str = "lrpca",
         settings: dict[str, Any] | None = None,
         estimated: tuple[str, ...] = (),
+        rank_choice: RankChoice | None = None,
     ) -> None:
         self.L = L
         self.R = R
@@ -160,6 +165,7 @@ class Decomposition:
         self.method = method
         self.settings = dict(settings or {})
         self.estimated = estimated
+        self.rank_choice = rank_choice
         self._matrix = matrix
 
     @property
@@ -238,6 +244,7 @@ class Decomposition:
             "history": [asdict(record) for record in self.history],
             "components": self.diagnosis.components,
             "messages": self.diagnosis.messages,
+            "rank_choice": None if self.rank_choice is None else asdict(self.rank_choice),
         }
         arrays = {name: getattr(self.diagnosis, name) for name in _DIAGNOSIS_ARRAYS}
         with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -297,6 +304,7 @@ class Decomposition:
                 method=facts["method"],
                 settings=facts.get("settings", {}),
                 estimated=tuple(facts.get("estimated", ())),
+                rank_choice=load_choice(facts.get("rank_choice")),
             )
             result._check()
         except _VersionError as error:
@@ -315,6 +323,31 @@ class Decomposition:
                 )
             result._matrix = matrix
         return result
+
+    @property
+    def has_data(self) -> bool:
+        """Whether Y is at hand, of which `sparse` and `outliers` are made."""
+        return self._matrix is not None
+
+    def with_factors(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+    ) -> Decomposition:
+        """Return the same with another low-rank part."""
+        other = copy.copy(self)
+        other.L, other.R = L, R
+        for name in ("low_rank", "sparse", "outliers"):
+            other.__dict__.pop(name, None)
+        return other
+
+    def without_data(self) -> Decomposition:
+        """Return the same without Y: `sparse` and `outliers` cannot be made from it."""
+        other = copy.copy(self)
+        other._matrix = None
+        for name in ("low_rank", "sparse", "outliers"):
+            other.__dict__.pop(name, None)
+        return other
 
     def __repr__(self) -> str:
         n1, n2 = len(self.L), len(self.R)

@@ -10,11 +10,14 @@ import numpy as np
 from lrpca.decomposition import Decomposition, Diagnosis
 from lrpca.iteration import normal_form
 from lrpca.noise import outlier_threshold, residual_core, rounding_level
+from lrpca.rank.choice import RankChoice, concerns
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.structure import STRUCTURED
 from lrpca.solvers.thresholds import telling
 
+# What X may still be off when its changes have fallen below the tolerance, in units of the last one.
+_LEFT_OF_CHANGE = 2.0
 # From this share of outliers on, a fit deserves a second look.
 _FULL = 0.45
 _MANY_ZEROS = 0.5
@@ -22,8 +25,8 @@ _MANY_ZEROS = 0.5
 _ABSENT = 1e-12
 
 
-def assemble(run: Run, outcome: Outcome) -> Decomposition:
-    """Return the decomposition of a finished run."""
+def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> Decomposition:
+    """Return the decomposition of a finished run; `choice` tells how its rank was found, if it was."""
     matrix, sample = run.matrix, run.sample
     L, R, values = normal_form(outcome.L, outcome.R)
     found = int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0
@@ -49,12 +52,15 @@ def assemble(run: Run, outcome: Outcome) -> Decomposition:
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=matrix.reads,
-        diagnosis=_diagnose(outcome, matrix.shape, found, fraction, threshold, float(np.mean(sample.values == 0))),
+        diagnosis=_diagnose(
+            outcome, matrix.shape, found, fraction, threshold, float(np.mean(sample.values == 0)), choice
+        ),
         method=run.method.name,
         settings={
             name: sorted(value) if isinstance(value, frozenset) else value for name, value in run.settings.items()
         },
         estimated=tuple(run.estimated),
+        rank_choice=choice,
     )
 
 
@@ -63,7 +69,7 @@ def _still_to_go(run: Run, outcome: Outcome) -> float:
     by_residual = run.method.measure == "residual"
     if outcome.reason == "tol":
         # A small residual says less of X than a small change.
-        return max(outcome.change, run.tol) if by_residual else outcome.change
+        return max(outcome.change, run.tol) if by_residual else _LEFT_OF_CHANGE * outcome.change
     if outcome.reason == "max_iter" and by_residual and outcome.history:
         return max(outcome.change, (outcome.history[-1].residual or 0.0) / math.sqrt(max(run.matrix.shape)))
     # At the noise floor X moves within the noise, which σ knows.
@@ -71,7 +77,13 @@ def _still_to_go(run: Run, outcome: Outcome) -> float:
 
 
 def _diagnose(
-    outcome: Outcome, shape: tuple[int, int], found: int, fraction: float, threshold: float, zeros: float
+    outcome: Outcome,
+    shape: tuple[int, int],
+    found: int,
+    fraction: float,
+    threshold: float,
+    zeros: float,
+    choice: RankChoice | None,
 ) -> Diagnosis:
     if outcome.survey is None or outcome.kept is None:
         # A method that does not look at every entry, or does not tell.
@@ -81,7 +93,7 @@ def _diagnose(
         shares = [_share(part, whole) for part, whole in zip(outcome.kept, observed, strict=True)]
         idle = [np.flatnonzero(part == 0) for part in outcome.kept]
     components = found if outcome.components is None else outcome.components
-    messages = []
+    messages = [] if choice is None else concerns(choice)
     for name, axis in (("row", idle[0]), ("column", idle[1])):
         if len(axis):
             some = ", ".join(str(i) for i in axis[:5]) + (", ..." if len(axis) > 5 else "")
@@ -109,7 +121,7 @@ def _diagnose(
             f"S is empty: no sampled residual exceeds {threshold:.2g}; Y has no outliers, the rank is so large that "
             "they are fitted, or they are so many that they pass for noise"
         )
-    if outcome.rank is not None and found > outcome.rank:
+    if choice is None and outcome.rank is not None and found > outcome.rank:
         messages.append(
             f"the low-rank part has {found} components, of which the {outcome.rank} asked for are returned; leave rank "
             "out to get them all"

@@ -185,7 +185,7 @@ def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any
     dtype : torch.dtype
     device : str or torch.device
     seed : int
-        Of the sample; matrices of up to 60 000 entries are taken whole.
+        Of the sample; matrices of less than 60 000 entries are taken whole.
     """
     values = np.asarray(problem.Y)
     matrix = DenseMatrix(values, problem.observed)

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 SAMPLE_SIZE = 20_000
-# Up to this many entries, the sample is the whole matrix and nothing is random.
-_ALL_BELOW = 60_000
+# Below this many entries, the sample is the whole matrix ...
+_WHOLE = 60_000
+# ... and below this many where nothing is to be random.
+EXACT_BELOW = 100_000
 _MOST_DRAWS = 40
 
 
@@ -65,14 +67,17 @@ def draw_sample(
     *,
     size: int = SAMPLE_SIZE,
     row_weight: Any = None,  # (n1,)
+    exact: bool = False,
+    allow_empty: bool = False,
 ) -> Sample:
     """Draw about `size` observed entries uniformly (rows in proportion to `row_weight`); few if few are observed.
 
-    A small matrix is taken whole. Raises ValueError where nothing is observed.
+    A small matrix is taken whole, also a slightly larger one for an `exact` way. Raises ValueError where nothing is
+    observed, unless an empty sample is allowed.
     """
     n1, n2 = matrix.shape
-    if n1 * n2 <= _ALL_BELOW and row_weight is None:
-        return _look_up(matrix, *np.divmod(np.arange(n1 * n2), n2))
+    if n1 * n2 < (EXACT_BELOW if exact else _WHOLE) and row_weight is None:
+        return _look_up(matrix, *np.divmod(np.arange(n1 * n2), n2), allow_empty=allow_empty)
     found: list[Sample] = []
     total = 0
     probability = None if row_weight is None else row_weight / row_weight.sum()
@@ -82,7 +87,7 @@ def draw_sample(
         total += len(found[-1].values)
         if total >= size:
             break
-    if total == 0:
+    if total == 0 and not allow_empty:
         return _scan(matrix)
     return Sample(*(np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "columns", "values")))
 

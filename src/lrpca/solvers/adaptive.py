@@ -26,7 +26,7 @@ from lrpca.solvers.lagging import lagging, needs_own_grams
 from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.second_looks import End, SecondLooks
-from lrpca.solvers.start import Survey, completed, spectral_start, survey
+from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -138,10 +138,11 @@ def _begin(
 ) -> tuple[Components, Survey]:
     if start is not None:
         return all_present(*completed(*start, rng)), survey(matrix)
-    if power_steps is None:
-        power_steps = power_steps_for(matrix.shape)
+    # Power steps that were asked for are taken, however small the matrix.
+    begin = first_factors if power_steps is None else spectral_start
+    steps = power_steps_for(matrix.shape) if power_steps is None else power_steps
     matrix.compute_roughly(math.prod(matrix.shape) >= _LARGE)
-    L, R, facts = spectral_start(matrix, rank, thresholds.initial, power_steps=power_steps, rng=rng, weight=weight)
+    L, R, facts = begin(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=weight)
     matrix.compute_roughly(False)
     if "significance" not in rules:
         return all_present(L, R), facts

@@ -26,6 +26,8 @@ _LOST = 0.6
 _LEFT_BEHIND = 0.3
 # Rows and columns that are looked at, to tell whether those left behind matter.
 _LOOKED_AT = 200
+# One common step does for rows and columns of which more than this share is observed.
+_MOSTLY_OBSERVED = 0.9
 # Where fewer entries than this share are kept, rows differ enough by chance alone.
 _FEW_KEPT = 0.5
 _CHUNK = 1 << 20
@@ -74,14 +76,14 @@ def given_up(
 def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, behind: bool) -> bool:
     """Tell whether rows and columns should be solved by their own Grams.
 
-    Where entries are missing, many are rejected, or someone lags `behind`; never where the Grams would
-    take more room than Y.
+    Where much of some row or column is missing, many entries are rejected, or someone lags `behind`; never where the
+    Grams would take more room than Y.
     """
     n1, n2 = survey.shape
     if _GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, _SMALL_GRAMS):
         return False
     kept = 1.0 if last is None else float(last.kept_by_row.sum()) / max(1.0, float(survey.observed_by_row.sum()))
-    return survey.observed < 1 or behind or kept < _FEW_KEPT
+    return survey.least_observed < _MOSTLY_OBSERVED or behind or kept < _FEW_KEPT
 
 
 def rescue_lost(
@@ -132,7 +134,7 @@ def _refit(take: Any, indices: Any, factor: Any, other: Any, cutoff: float, anne
     for first in range(0, len(indices), count):
         chunk = indices[first : first + count]
         part = take(chunk)
-        fresh = robust_coefficients(part, other, 0.0, annealed=annealed)
+        fresh = robust_coefficients(part, other, 0.0, annealed=annealed, by_blocks=True)
         improved = _explained(part, fresh, other, cutoff) > _BETTER * _explained(part, factor[chunk], other, cutoff) + 1
         factor[chunk[improved]] = fresh[improved]
         better |= bool(improved.any())

@@ -123,7 +123,8 @@ class SecondLooks:
             return self._start_again(end.parts.L.shape[1])
         end = self.best(end)
         if end.reason == "noise_floor" and "sharpening" in self._rules:
-            self._thresholds.sharpen()
+            m = end.parts.present
+            self._thresholds.sharpen(end.parts.L[:, :m], end.parts.R[:, :m], self._survey.observed)
             return end.parts
         return end
 

@@ -6,6 +6,7 @@ ill-conditioned X), and the data are clipped on the fly so that gross outliers d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from lrpca.iteration import (
 )
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
+from lrpca.matrices.sampling import EXACT_BELOW, Sample
 from lrpca.solvers.step import directions, take_pass
 
 _OVERSAMPLING = 5
@@ -60,6 +61,15 @@ class Survey:
         """Return ‖C‖ / ‖Y‖ of a pass, and the share of observed entries that it kept."""
         kept = float(result.kept_by_row.sum()) / max(1.0, float(self.observed_by_row.sum()))
         return (result.norm_C / self.norm if self.norm else 0.0), kept
+
+    @property
+    def least_observed(self) -> float:
+        """Observed fraction of the row or column with the most gaps, those that are all gap aside."""
+        shares = [
+            counts[counts > 0].min(initial=length) / length
+            for counts, length in zip((self.observed_by_row, self.observed_by_column), self.shape[::-1], strict=True)
+        ]
+        return float(min(shares))
 
     @property
     def observed(self) -> float:
@@ -104,6 +114,58 @@ def spectral_start(
     return L * scale, V[:, :rank] * scale, facts
 
 
+def first_factors(
+    matrix: DenseMatrix,
+    rank: int,
+    clip: float,
+    *,
+    power_steps: int,
+    rng: np.random.Generator,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any, Survey]:
+    """Return the exact start of a small matrix, the randomised one of a larger."""
+    if math.prod(matrix.shape) < EXACT_BELOW:
+        return exact_start(matrix, rank, clip, weight=weight)
+    return spectral_start(matrix, rank, clip, power_steps=power_steps, rng=rng, weight=weight)
+
+
+def exact_start(
+    matrix: DenseMatrix,
+    rank: int,
+    clip: float,
+    *,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any, Survey]:
+    """Return what `spectral_start` approximates, for small matrices: nothing in it is random.
+
+    The right singular vectors are eigenvectors of the smaller Gram matrix, which is good to half the digits: enough for
+    a start.
+    """
+    from scipy.linalg import eigh
+
+    facts = survey(matrix)
+    matrix.reads += 1
+    Y = np.asarray(matrix.dense_rows(slice(0, matrix.shape[0])), np.promote_types(matrix.arithmetic, np.float64))
+    observed = Y == Y if matrix.mask is None else (Y == Y) & matrix.mask
+    size = np.where(observed, np.abs(Y), 0.0)
+    Y = np.where(observed, Y, 0.0) * np.divide(clip, size, out=np.ones(Y.shape), where=size > clip)
+    root = np.ones((len(Y), 1)) if weight is None else np.sqrt(weight)[:, None]
+    weighted = root * Y
+    n1, n2 = matrix.shape
+    # By a power of two, so that scaled data give the same bits.
+    unit = 2.0 ** math.floor(math.log2(np.abs(weighted).max(initial=0.0) or 1.0))
+    short = (weighted if n1 <= n2 else weighted.T) / unit
+    strongest = (len(short) - rank, len(short) - 1)
+    vectors = eigh(short @ short.conj().T, subset_by_index=strongest)[1][:, ::-1]
+    # W^½ Y = U Σ Vᵀ: from either side's vectors the other side's products follow, and with them the values.
+    V = orthonormal(weighted.T @ vectors.conj()) if n1 <= n2 else vectors.conj()
+    U, values, Vh = thin_svd(weighted @ V.conj())
+    scale = np.sqrt(values / max(facts.observed, np.finfo(float).tiny))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        L = np.where(root > 0, U / root, 0.0)
+    return L * scale, (V @ Vh.T) * scale, facts
+
+
 def resistant_start(
     matrix: DenseMatrix,
     rank: int,
@@ -121,6 +183,9 @@ def resistant_start(
     n1, n2 = matrix.shape
     width = min(rank + _MORE_ROOM, n1, n2)
     clip = _RESISTANT_CLIP * float(np.median(np.abs(sample.values)))
+    if math.prod(matrix.shape) < EXACT_BELOW:
+        # Nothing is to depend on the seed. An exact start would find more of the outliers' own low-rank part, too.
+        rng = np.random.default_rng(0)
     L, R, facts = spectral_start(matrix, width, clip, power_steps=2, rng=rng, weight=weight)
     for _ in range(_ABSOLUTE_PASSES):
         level = levels("soft", max(float(np.median(sample.residuals(L, R))), np.finfo(matrix.arithmetic).tiny))

@@ -25,6 +25,11 @@ HELD = 1.0 + 1e-6
 # At the noise floor: ψ clips at 1.5 σ and is zero from 3 σ on, which costs 3% in standard error on Gaussian noise and
 # rejects outliers of four σ that the wide threshold lets pass.
 _SHARP = 0.6
+# Where no outliers are left to reject, ψ clips at 5 σ instead: least squares, whose X is that of PCA. So it is when no
+# larger shares of the residuals than these are beyond 3 and 4 σ (of Gaussian noise 2.7e-3 and 6e-5).
+_OPEN = 2.0
+_GAUSSIAN_TAILS = ((3.0, 5e-3), (4.0, 5e-4))
+_MOST_FITTED = 0.5
 # Passes with sharpened thresholds: a polish of what has come to rest, which on real data would wander on.
 _SHARP_PASSES = 8
 # A noise floor does not fall by this much.
@@ -68,7 +73,7 @@ class AdaptiveThresholds:
         self.settled = not first and threshold > _SETTLED * self._last
         self.ahead = threshold / wanted
         self._last = threshold
-        self.sharp_passes += self._sharp < 1
+        self.sharp_passes += self._sharp != 1
         return threshold, numbers[1]
 
     @property
@@ -80,9 +85,20 @@ class AdaptiveThresholds:
         """Return the peak of clean residuals of a fit."""
         return residual_core(self.sample.residuals(L, R), self.rounding, is_complex=self._complex)
 
-    def sharpen(self) -> None:
-        """Lower the thresholds to three σ from now on."""
-        self._last, self._sharp, self._floor = math.inf, _SHARP, self.core.sigma
+    def sharpen(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        observed: float,
+    ) -> None:
+        """Lower the thresholds to three σ from now on, or raise them out of the way where there are no outliers."""
+        residuals = self.sample.residuals(L, R)
+        # The fit has taken up part of the noise: as much as it has degrees of freedom.
+        (n1, r), n2 = L.shape, len(R)
+        fitted = min(_MOST_FITTED, r * (n1 + n2 - r) / (observed * n1 * n2))
+        sigma = self.core.sigma / math.sqrt(1 - fitted)
+        gaussian = all(np.mean(residuals > k * sigma) <= share for k, share in _GAUSSIAN_TAILS)
+        self._last, self._sharp, self._floor = math.inf, _OPEN if gaussian else _SHARP, self.core.sigma
 
     @property
     def floor_gave_way(self) -> bool:
@@ -91,7 +107,7 @@ class AdaptiveThresholds:
 
     @property
     def polished(self) -> bool:
-        """Whether enough passes were made with sharpened thresholds."""
+        """Whether enough passes were made with sharpened (or opened) thresholds."""
         return self.sharp_passes >= _SHARP_PASSES
 
     def restart(self, threshold: float) -> None:

@@ -1,0 +1,222 @@
+"""Robust coefficients of new rows: against reading them, against the same regression in NumPy, against least squares.
+
+    python benchmarks/bench_transform.py [--n 8000] [--repeats 7] [--results FOLDER]
+
+A thousand rows of n columns with three outliers in ten entries, all on one side. A read-time is the time of a plain
+parallel sum over the same rows, measured directly before. How many outliers a row may hold is counted on shorter rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from limits import Machine
+from measure import Table, arguments, interleave, load_note, number, publish
+
+from lrpca.iteration import thin_svd
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.regression import _by_blocks, robust_coefficients
+
+ROWS = 1000
+# NumPy takes so long that it gets a part of the rows; times are by row.
+FEW_ROWS = 20
+RANKS = (1, 2, 5, 10, 20)
+NOISES = (0.0, 0.05)
+FRACTION, SIZE = 0.3, 100.0
+# Recovery is counted on rows of this length, and means so close to the truth, or to least squares on clean entries.
+SHORT, SHORT_ROWS, SHORT_RANK = 1000, 40, 5
+EXACT, NOISY = 1e-8, 2.5
+FRACTIONS = (0.1, 0.3, 0.4, 0.45)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of known coefficients on known components, with outliers in the same share of every row."""
+
+    Y: Any  # (m, n)
+    R: Any  # (n, r)
+    truth: Any  # (m, r)
+    outliers: Any  # (m, n) bool
+    noise: float
+
+    def error(
+        self,
+        got: Any,  # (m, r)
+    ) -> float:
+        """Return the largest error of a row, relative to the typical size of coefficients."""
+        return float(
+            np.linalg.norm(got - self.truth[: len(got)], axis=1).max() / np.linalg.norm(self.truth, axis=1).mean()
+        )
+
+
+def corrupted(
+    shape: tuple[int, int],
+    rank: int,
+    *,
+    noise: float,
+    fraction: float = FRACTION,
+    size: float = SIZE,
+    one_sided: bool = True,
+    positive: bool = False,
+) -> Rows:
+    """Return rows with `fraction` outliers each, of 0.2 to 1 times `size` times the root mean square of the rows."""
+    rng = np.random.default_rng([rank, shape[1]])
+    R, truth = rng.standard_normal((shape[1], rank)), rng.standard_normal((shape[0], rank))
+    if positive:
+        R, truth = np.abs(R), np.abs(truth)
+    Y = truth @ R.T
+    typical = float(np.sqrt(np.mean(Y[:50] ** 2)))
+    Y += noise * typical * rng.standard_normal(shape)
+    outliers = np.zeros(shape, bool)
+    count = round(fraction * shape[1])
+    for row, hit in zip(Y, outliers, strict=True):
+        where = rng.choice(shape[1], count, replace=False)
+        hit[where] = True
+        sign = 1 if one_sided else rng.choice([-1, 1], count)
+        row[where] += size * typical * sign * rng.uniform(0.2, 1, count)
+    return Rows(Y, R, truth, outliers, noise * typical)
+
+
+def in_numpy(
+    Y: Any,  # (m, n)
+    R: Any,  # (n, r)
+    noise: float,
+) -> Any:
+    """Return the coefficients by forty re-weighted least squares in NumPy, the way complex rows still go."""
+    U, sizes, Vh = thin_svd(R)
+    return _by_blocks(DenseMatrix(Y), U, Vh / sizes[:, None], noise, None, False)
+
+
+def race(n: int, machine: Machine, repeats: int) -> Table:
+    """Time the regression at every rank, with and without noise, beside NumPy and least squares."""
+    cells = []
+    for rank in RANKS:
+        for noise in NOISES:
+            rows = corrupted((ROWS, n), rank, noise=noise)
+            few = rows.Y[:FEW_ROWS]
+            contestants: dict[str, Callable[[], object]] = {
+                "ours": partial(robust_coefficients, DenseMatrix(rows.Y), rows.R, rows.noise),
+                "least squares": partial(np.matmul, rows.Y, np.linalg.pinv(rows.R).T),
+            }
+            times = interleave(contestants, repeats, probes={"read": partial(machine.read, rows.Y)})
+            slow = interleave({"NumPy": partial(in_numpy, few, rows.R, rows.noise)}, 1)["NumPy"]
+            ours = times["ours"]
+            ratio = slow.median / FEW_ROWS / (ours.median / ROWS)
+            got = robust_coefficients(DenseMatrix(rows.Y), rows.R, rows.noise)
+            cells.append(
+                [
+                    rank,
+                    f"{noise:.0%}",
+                    number(ours.median * 1e3),
+                    ours.spread,
+                    number(ours.relative_to(ours.probes["read"])),
+                    number(times["least squares"].median * 1e3),
+                    number(ratio),
+                    float(f"{rows.error(got):.1e}"),
+                    float(f"{rows.error(in_numpy(few, rows.R, rows.noise)):.1e}"),
+                ]
+            )
+    columns = ["rank", "noise", "ms", "quartiles", "read-times", "least squares, ms"]
+    columns += ["NumPy takes, times as long", "worst error", f"worst of {FEW_ROWS} rows, NumPy"]
+    return Table(f"{ROWS} rows of {n} columns, float64, {FRACTION:.0%} outliers of size {SIZE:g}", columns, cells)
+
+
+def kinds(n: int, machine: Machine, repeats: int) -> Table:
+    """Time other kinds of data at rank 5, each against reading that kind."""
+    rows = corrupted((ROWS, n), SHORT_RANK, noise=0.05)
+    grey = np.clip(np.rint(128 + 10 * rows.Y), 0, 255).astype(np.uint8)
+    missing = np.where(np.random.default_rng(0).random(rows.Y.shape) < 0.1, np.nan, rows.Y)
+    data: dict[str, tuple[Any, float, Any]] = {
+        "float64": (rows.Y, 1.0, None),
+        "float32": (rows.Y.astype(np.float32), 1.0, None),
+        "uint8, about an offset": (grey, 10.0, np.full(n, 128.0)),
+        "float64, Fortran order": (np.asfortranarray(rows.Y), 1.0, None),
+        "float64, a tenth missing": (missing, 1.0, None),
+    }
+    cells = []
+    for kind, (Y, scale, offset) in data.items():
+        fit = partial(robust_coefficients, DenseMatrix(Y), rows.R, scale * rows.noise, offset=offset)
+        flat = Y if Y.flags.c_contiguous else Y.T
+        timing = interleave({kind: fit}, repeats, probes={"read": partial(machine.read, flat)})[kind]
+        cells.append(
+            [
+                kind,
+                number(timing.median * 1e3),
+                number(timing.relative_to(timing.probes["read"])),
+                float(f"{rows.error(fit() / scale):.1e}"),
+            ]
+        )
+    columns = ["Y", "ms", "read-times", "worst error"]
+    return Table(f"Kinds of data, {ROWS} rows of {n} columns, rank {SHORT_RANK}, 5% noise", columns, cells)
+
+
+def recovered(rows: Rows, got: Any) -> float:
+    """Return the share of rows that are recovered."""
+    errors = np.linalg.norm((got - rows.truth) @ rows.R.T, axis=1)
+    if rows.noise == 0:
+        return float(np.mean(errors < EXACT * np.linalg.norm(rows.truth @ rows.R.T, axis=1)))
+    clean = [
+        np.linalg.lstsq(rows.R[~hit], row[~hit], rcond=None)[0] for row, hit in zip(rows.Y, rows.outliers, strict=True)
+    ]
+    best = np.linalg.norm((np.array(clean) - rows.truth) @ rows.R.T, axis=1)
+    return float(np.mean(errors < NOISY * best))
+
+
+def breakdown() -> Table:
+    """Count recovered rows by the share of outliers, ours and NumPy's."""
+    cells = []
+    for positive in (False, True):
+        for one_sided in (False, True):
+            for size in (10.0, 1000.0):
+                for noise in NOISES:
+                    shares = []
+                    for fraction in FRACTIONS:
+                        rows = corrupted(
+                            (SHORT_ROWS, SHORT),
+                            SHORT_RANK,
+                            noise=noise,
+                            fraction=fraction,
+                            size=size,
+                            one_sided=one_sided,
+                            positive=positive,
+                        )
+                        ours = recovered(rows, robust_coefficients(DenseMatrix(rows.Y), rows.R, rows.noise))
+                        theirs = recovered(rows, in_numpy(rows.Y, rows.R, rows.noise))
+                        shares += [number(100 * ours), number(100 * theirs)]
+                    components = "positive" if positive else "of both signs"
+                    cells.append([components, "one" if one_sided else "both", size, f"{noise:.0%}", *shares])
+    columns = ["components", "sides of outliers", "size", "noise"]
+    columns += [f"{fraction:.0%}, {who}" for fraction in FRACTIONS for who in ("ours", "NumPy")]
+    return Table(f"Recovered rows in %, {SHORT_ROWS} rows of {SHORT} columns, rank {SHORT_RANK}", columns, cells)
+
+
+def main() -> None:
+    """Measure, print and write transform.json."""
+    chosen = arguments(__doc__ or "", repeats=7)
+    load = load_note()
+    machine = Machine()
+    publish(
+        chosen.results / "transform.json",
+        title="Robust coefficients of new rows",
+        command="make bench",
+        tables=[
+            race(chosen.n, machine, chosen.repeats),
+            kinds(chosen.n, machine, chosen.repeats),
+            breakdown(),
+        ],
+        notes=[
+            f"{machine.threads} threads. Medians of {chosen.repeats} rounds; read-times are those measured directly "
+            f"before each call. NumPy is timed once, on {FEW_ROWS} rows, and compared by row.",
+            f"Recovered is a row within {EXACT:g} of the truth, with noise within {NOISY:g} times the error of least "
+            "squares on the entries without outliers. The noise level is given, as `transform` does.",
+            load,
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

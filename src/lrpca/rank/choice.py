@@ -1,0 +1,115 @@
+"""How a rank was chosen: the record that a decomposition carries, and what may be odd about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+# From here on there is a gap. A weakest component closer to what follows is the last that was seen, not the last there
+# is: spectra that decay slowly end so.
+CLEAR = 2.0
+# So far above the edge a component has to be to count (`lrpca.solvers.components`).
+_STANDS_OUT = 1.3
+
+
+@dataclass(frozen=True)
+class RankTrial:
+    """One try on the way to the rank.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of Y, or of the block of it that was looked at.
+    rank, components : int
+        How many components there was room for, and how many were there.
+    reason : str
+        Why it ended; "crowded" if it was given up since all the room was taken.
+    """
+
+    shape: tuple[int, int]
+    rank: int
+    components: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RankChoice:
+    """How the rank was chosen.
+
+    Attributes
+    ----------
+    asked : str or float
+        "auto", or the share of the energy that was asked for.
+    found : int
+        The rank of the result: all `components`, or as many as explain that share.
+    components : int
+        How many components stand out of what noise alone would make.
+    singular_values : tuple of float
+        Theirs, largest first.
+    edge : float
+        The largest singular value that noise alone would make, σ (√n1 + √n2) / √(share of entries that count).
+    next_value : float
+        The largest singular value of what the components leave, outliers aside (seen in a block, where Y is large);
+        the edge itself where the weakest component is more than 20 times above that.
+    explained : float
+        Share of the energy ‖X‖² + n1 n2 σ², of all components and the noise, that the result explains.
+    tried : tuple of RankTrial
+        The way there; the last ones are solutions of Y itself.
+    """
+
+    asked: str | float
+    found: int
+    components: int
+    singular_values: tuple[float, ...]
+    edge: float
+    next_value: float
+    explained: float
+    tried: tuple[RankTrial, ...]
+
+    @property
+    def gap(self) -> float:
+        """The weakest singular value over what follows: the edge of the noise, or the next value if that is larger."""
+        return _ratio(self.singular_values[-1], max(self.edge, self.next_value))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the last try had no room to spare, and more than one component."""
+        return self.tried[-1].rank == self.tried[-1].components > 1
+
+
+def concerns(choice: RankChoice) -> list[str]:
+    """Return what is odd about a choice, with advice."""
+    messages = []
+    count, strongest = choice.components, _ratio(choice.singular_values[0], choice.edge)
+    if count == 1 and strongest < _STANDS_OUT:
+        messages.append(
+            f"rank={choice.asked!r} found no component: the strongest is {strongest:.2g} times what noise alone would "
+            "make; Y looks like noise and outliers, rank 1 is returned"
+        )
+    elif choice.gap < CLEAR or choice.crowded:
+        some = "as many as were looked for" if choice.crowded else "those that stand out of the noise"
+        messages.append(
+            f"rank={choice.asked!r} found no gap in the spectrum: the weakest of {count} components, {some}, is "
+            f"{choice.gap:.2g} times what follows; look at rank_choice.singular_values and give a rank"
+        )
+    if not isinstance(choice.asked, str) and choice.explained < choice.asked:
+        messages.append(
+            f"rank={choice.asked} is more than the {count} components explain, {choice.explained:.4f} (the rest is "
+            "noise); all of them are returned, ask for a smaller share"
+        )
+    return messages
+
+
+def _ratio(value: float, other: float) -> float:
+    if other:
+        return value / other
+    return math.inf if value else 0.0
+
+
+def load_choice(facts: dict[str, Any] | None) -> RankChoice | None:
+    """Return a choice from what `dataclasses.asdict` made of it; older files have none."""
+    if facts is None:
+        return None
+    tried = tuple(RankTrial(**{**trial, "shape": tuple(trial["shape"])}) for trial in facts["tried"])
+    return RankChoice(**{**facts, "singular_values": tuple(facts["singular_values"]), "tried": tried})
