@@ -15,14 +15,17 @@ __version__ = "0.1.0"
 __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule", "__version__", "decompose"]
 
 # Loaded when first asked for: `import lrpca` stays quick.
-_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "testing")
+_ELSEWHERE = {"RobustPCA": "lrpca.estimator"}
+_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing")
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"lrpca.{name}")
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'lrpca' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES])
+    return sorted([*__all__, *_ELSEWHERE, *_MODULES])

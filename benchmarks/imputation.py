@@ -1,0 +1,387 @@
+"""Imputation: road speeds and internet traffic with hidden entries and gross outliers, against scikit-learn's imputers.
+
+    python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2] [--methods WORDS] [--again WORDS]
+
+Entries are hidden at random or in stretches, outliers are put into what is left, and every method fills the gaps; the
+errors are taken over the hidden entries, which are never corrupted. Reads the folder LRPCA_DATA (../shared/data beside
+the repository unless set). A full run takes most of an hour: finished cells are kept in benchmarks/scratch, an
+interrupted run goes on from there, and --again measures the methods with one of the words in their name anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import RESULTS, Table, load_note, number, publish
+from real_matrices import available, load
+
+import lrpca
+from lrpca import circumstances
+from lrpca.matrices.accept import accept
+from lrpca.tables.imputation import posterior_mean
+
+SCRATCH = Path(__file__).parent / "scratch"
+DATA = ("ngsim", "abilene")
+SEEDS = (0, 1, 2)
+RANKS = (1, 2, 3, 5, 8, 10)
+# Hidden entries: how they are chosen, and which share of the matrix.
+PATTERNS = (
+    ("random", 0.1),
+    ("random", 0.3),
+    ("random", 0.5),
+    ("random", 0.8),
+    ("column stretches", 0.3),
+    ("row stretches", 0.3),
+)
+# Outliers: share of the entries that are shown, and whether they go both ways.
+OUTLIERS = ((0.0, False), (0.05, True), (0.1, False))
+# Shortest and longest stretch, in entries.
+STRETCH = (20, 60)
+# Size of the outliers, in units of mean|Y|.
+SIZES = (5.0, 10.0)
+# With all features IterativeImputer takes minutes for one of these matrices.
+NEAREST_FEATURES = 20
+NEIGHBOURS = (5, 10)
+OURS, FRONT, POSTERIOR = "lrpca", "RobustPCA", "posterior mean"
+# The others look at columns, or through the transpose at rows.
+OTHERS = ("medians", "means", *(f"KNN {count}" for count in NEIGHBOURS), "iterative")
+METHODS = (
+    *(f"{OURS} rank {rank}" for rank in RANKS),
+    f"{OURS} auto",
+    f"{OURS} auto, {POSTERIOR}",
+    FRONT,
+    *(f"{name} by {axis}" for name in OTHERS for axis in ("column", "row")),
+)
+# Columns of the tables: everyone by name, or the best of the methods whose names hold the word.
+CONTESTANTS = (
+    *((f"rank {rank}", f"{OURS} rank {rank}") for rank in RANKS),
+    ("auto", f"{OURS} auto"),
+    (POSTERIOR, f"{OURS} auto, {POSTERIOR}"),
+    (FRONT, FRONT),
+    ("best of iterative", "iterative"),
+    ("best of KNN", "KNN"),
+    ("best of medians", "medians"),
+    ("best of means", "means"),
+)
+JUDGED, RIVALS = POSTERIOR, ("best of iterative", "best of KNN")
+LABELS = ["data", "hidden", "outliers"]
+
+Fill = Callable[[Any], Any]  # (n1, n2) with NaN -> (n1, n2) without
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which entries are hidden, and what is done to the others."""
+
+    data: str
+    pattern: str
+    hidden: float
+    outliers: float
+    two_sided: bool
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Name of the case without its seed."""
+        return " | ".join(
+            (self.data, f"{self.hidden:.0%} {self.pattern}", describe_outliers(self.outliers, self.two_sided))
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A matrix as it is, as it is shown, and which entries are scored."""
+
+    truth: Any  # (n1, n2)
+    shown: Any  # (n1, n2), NaN where hidden or missing, some entries corrupted
+    hidden: Any  # (n1, n2) bool
+
+    def errors(
+        self,
+        filled: Any,  # (n1, n2)
+    ) -> tuple[float, float]:
+        """Return RMSE and MAE over the hidden entries, in standard deviations of the data."""
+        unit = float(np.nanstd(self.truth))
+        differences = (np.asarray(filled) - self.truth)[self.hidden] / unit
+        return float(np.sqrt(np.mean(differences**2))), float(np.mean(np.abs(differences)))
+
+
+def describe_outliers(share: float, two_sided: bool) -> str:
+    """Return the outliers of a case in words."""
+    return f"{share:.0%} {'two-sided' if two_sided else 'one-sided'}" if share else "none"
+
+
+def cases(data: Iterable[str], seeds: Iterable[int]) -> list[Case]:
+    """Return all cases of some matrices, seed by seed."""
+    return [
+        Case(name, pattern, hidden, share, two_sided, seed)
+        for seed in seeds
+        for name in data
+        for pattern, hidden in PATTERNS
+        for share, two_sided in OUTLIERS
+    ]
+
+
+def hide(shape: tuple[int, int], pattern: str, share: float, rng: np.random.Generator) -> Any:
+    """Return which entries to hide (n1, n2): at random, or stretches of columns or rows until the share is reached."""
+    if pattern == "random":
+        return rng.random(shape) < share
+    if pattern == "row stretches":
+        return hide(shape[::-1], "column stretches", share, rng).T
+    hidden = np.zeros(shape, bool)
+    while hidden.mean() < share:
+        column, length = rng.integers(shape[1]), min(int(rng.integers(STRETCH[0], STRETCH[1] + 1)), shape[0])
+        first = rng.integers(shape[0] - length + 1)
+        hidden[first : first + length, column] = True
+    return hidden
+
+
+def corrupt(
+    Y: Any,  # (n1, n2), NaN where not shown
+    share: float,
+    two_sided: bool,
+    rng: np.random.Generator,
+) -> Any:
+    """Return a copy with outliers of 5 to 10 times mean|Y| added to a share of the entries that are not NaN."""
+    spoiled = Y.copy()
+    shown = np.flatnonzero(~np.isnan(Y))
+    chosen = rng.choice(shown, round(share * len(shown)), replace=False)
+    sizes = rng.uniform(*SIZES, len(chosen)) * np.nanmean(np.abs(Y))
+    spoiled.flat[chosen] += sizes * (rng.choice([-1.0, 1.0], len(chosen)) if two_sided else 1.0)
+    return spoiled
+
+
+def make_task(case: Case, truth: Any) -> Task:
+    """Return the task of a case; the same seed hides the same entries whatever the outliers."""
+    hidden = hide(truth.shape, case.pattern, case.hidden, np.random.default_rng([case.seed, 0])) & ~np.isnan(truth)
+    shown = np.where(hidden, np.nan, truth)
+    return Task(truth, corrupt(shown, case.outliers, case.two_sided, np.random.default_rng([case.seed, 1])), hidden)
+
+
+def methods() -> dict[str, Fill]:
+    """Return all contestants by name; those of scikit-learn see the matrix and its transpose."""
+    ours: list[Fill] = [*(_low_rank(rank) for rank in (*RANKS, "auto")), _posterior, _front]
+    others = [_medians, _means, *_sklearn_imputers()]
+    return dict(zip(METHODS, [*ours, *(f for fill in others for f in (fill, _transposed(fill)))], strict=True))
+
+
+def _low_rank(rank: int | str) -> Fill:
+    return lambda Y: lrpca.decompose(Y, rank).low_rank
+
+
+def _posterior(Y: Any) -> Any:
+    d = lrpca.decompose(Y, "auto")
+    L, R = posterior_mean(accept(Y), d.L, d.R, d.noise_level, float(d.outlier_threshold))
+    return L @ R.T
+
+
+def _front(Y: Any) -> Any:
+    return lrpca.RobustPCA().fit(Y).low_rank_
+
+
+def _transposed(fill: Fill) -> Fill:
+    return lambda Y: fill(Y.T).T
+
+
+def _medians(Y: Any) -> Any:
+    return np.where(np.isnan(Y), np.nan_to_num(np.nanmedian(Y, axis=0), nan=float(np.nanmedian(Y))), Y)
+
+
+def _means(Y: Any) -> Any:
+    return np.where(np.isnan(Y), np.nan_to_num(np.nanmean(Y, axis=0), nan=float(np.nanmean(Y))), Y)
+
+
+def _sklearn_imputers() -> list[Fill]:
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer, KNNImputer
+
+    def iterative(Y: Any) -> Any:
+        return IterativeImputer(
+            n_nearest_features=NEAREST_FEATURES, random_state=0, keep_empty_features=True
+        ).fit_transform(Y)
+
+    def neighbours(count: int) -> Fill:
+        return lambda Y: KNNImputer(n_neighbors=count, keep_empty_features=True).fit_transform(Y)
+
+    return [*(neighbours(count) for count in NEIGHBOURS), iterative]
+
+
+class Cells:
+    """Measured cells, one line of JSON each, so that an interrupted run can go on."""
+
+    def __init__(self, path: Path, again: Sequence[str]) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [cell for cell in map(json.loads, lines) if not named(cell["method"], again)]
+        self._cells = {(cell["case"], cell["seed"], cell["method"]): cell for cell in kept}
+        self.kept, self.measured = len(self._cells), 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(cell) + "\n" for cell in self._cells.values()), encoding="utf-8")
+
+    def has(self, case: Case, method: str) -> bool:
+        """Tell whether a cell has been measured."""
+        return (case.key, case.seed, method) in self._cells
+
+    def add(self, case: Case, method: str, rmse: float, mae: float, seconds: float) -> None:
+        """Keep a cell, on disk too."""
+        cell = {"case": case.key, "seed": case.seed, "method": method, "rmse": rmse, "mae": mae, "seconds": seconds}
+        self._cells[case.key, case.seed, method] = cell
+        self.measured += 1
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(cell) + "\n")
+
+    @property
+    def note(self) -> str:
+        """A sentence on what was measured when."""
+        return (
+            f"{self.measured} cells were measured in this run; {self.kept} were kept from earlier ones, by the code of "
+            "that time and under other loads."
+        )
+
+    def mean(self, key: str, method: str, measure: str, seeds: Sequence[int]) -> float | None:
+        """Return the mean over the seeds, None where one is lacking."""
+        found = [self._cells.get((key, seed, method)) for seed in seeds]
+        values = [cell[measure] for cell in found if cell is not None]
+        return float(np.mean(values)) if len(values) == len(seeds) else None
+
+
+def named(method: str, words: Sequence[str]) -> bool:
+    """Tell whether one of the words is in a method's name."""
+    return any(word in method for word in words)
+
+
+def measure(task: Task, case: Case, fill: Fill, method: str, cells: Cells) -> None:
+    """Fill the gaps of one task by one method, and keep its errors."""
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        filled = fill(task.shown.copy())
+    cells.add(case, method, *task.errors(filled), time.perf_counter() - began)
+
+
+def run(chosen: argparse.Namespace, names: Sequence[str], cells: Cells) -> None:
+    """Measure every cell that is lacking."""
+    truths = {name: load(name).Y for name in names}
+    contestants = {name: fill for name, fill in methods().items() if named(name, chosen.methods or [""])}
+    for case in cases(names, chosen.seeds):
+        lacking = {method: fill for method, fill in contestants.items() if not cells.has(case, method)}
+        if not lacking:
+            continue
+        task = make_task(case, truths[case.data])
+        for method, fill in lacking.items():
+            measure(task, case, fill, method, cells)
+        print(f"{case.key}, seed {case.seed}", flush=True)
+
+
+def table(measure: str, keys: Sequence[str], seeds: Sequence[int], cells: Cells) -> Table:
+    """Return the mean errors over the seeds, a row per kind of case; rivals are shown at their best."""
+    rows = []
+    for key in keys:
+        errors = {label: _best(key, word, measure, seeds, cells) for label, word in CONTESTANTS}
+        ours, theirs = errors[JUDGED], [errors[rival] for rival in RIVALS]
+        known = [error for error in theirs if error is not None]
+        verdict = ours < min(known) if ours is not None and len(known) == len(theirs) else None
+        shown = [None if error is None else number(error) for error in errors.values()]
+        rows.append([*key.split(" | "), *shown, verdict])
+    caption = f"{measure.upper()} over the hidden entries, in standard deviations of the data"
+    return Table(caption, [*LABELS, *(label for label, _ in CONTESTANTS), f"{JUDGED} below iterative and KNN"], rows)
+
+
+def _best(key: str, word: str, measure: str, seeds: Sequence[int], cells: Cells) -> float | None:
+    """Return the smallest mean error of the method of that name, or of those with that word in it; None for none."""
+    names = [word] if word in METHODS else [name for name in METHODS if word in name]
+    found = [cells.mean(key, name, measure, seeds) for name in names]
+    return min((error for error in found if error is not None), default=None)
+
+
+def wins(tables: Sequence[Table]) -> Table:
+    """Return in how many kinds of cases each of ours is below both rivals, by each error, with and without outliers."""
+    rows = []
+    for label, word in CONTESTANTS:
+        if word not in METHODS:
+            continue
+        cells = []
+        for part in tables:
+            places = [part.columns.index(name) for name in (label, *RIVALS)]
+            for some in (True, False):
+                chosen = [row for row in part.rows if (row[LABELS.index("outliers")] != "none") is some]
+                known = [errors for row in chosen if None not in (errors := [row[i] for i in places])]
+                won = sum(ours < min(theirs) for ours, *theirs in known)
+                cells.append(f"{won} of {len(known)}" if known else None)
+        rows.append([label, *cells])
+    columns = [f"{name}, {kind}" for name in ("RMSE", "MAE") for kind in ("outliers", "none")]
+    return Table("Kinds of cases in which ours is below both IterativeImputer and KNNImputer", ["ours", *columns], rows)
+
+
+def notes(seeds: Sequence[int]) -> list[str]:
+    """Return what a reader of the tables has to know."""
+    return [
+        f"Means over the seeds {', '.join(map(str, seeds))}. Stretches are {STRETCH[0]} to {STRETCH[1]} consecutive "
+        f"entries of a column or row. Outliers of {SIZES[0]:g} to {SIZES[1]:g} times mean|Y| are added to the given "
+        "share of the entries that are shown; hidden entries are as measured.",
+        "Ours fills every hidden entry with the low-rank part, told the rank or nothing ("
+        f"auto); its {POSTERIOR} is shrunk where little was seen. Rivals see the matrix and its "
+        "transpose, and the best of their variants for each kind of case is shown, which nobody could know in advance: "
+        f"KNNImputer with {' and '.join(map(str, NEIGHBOURS))} neighbours; IterativeImputer with BayesianRidge and "
+        f"n_nearest_features={NEAREST_FEATURES}, since it takes minutes with all features.",
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default=",".join(DATA), help="names separated by commas (default: %(default)s)")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="separated by commas (default: %(default)s)")
+    parser.add_argument("--methods", default="", help="words separated by commas: only methods with one in their name")
+    parser.add_argument("--again", default="", help="words separated by commas: measure these methods anew")
+    parser.add_argument("--results", type=Path, help="folder of the result file (default: benchmarks/results)")
+    chosen = parser.parse_args()
+    chosen.only, chosen.methods, chosen.again = (
+        [word for word in text.split(",") if word] for text in (chosen.only, chosen.methods, chosen.again)
+    )
+    unknown = [name for name in chosen.only if name not in DATA]
+    if unknown:
+        parser.error(f"--only={unknown[0]} is unknown; use one of {', '.join(DATA)}")
+    if not all(seed.isdigit() for seed in chosen.seeds.split(",")):
+        parser.error(f"--seeds={chosen.seeds} is not a list of integers; use e.g. 0,1,2")
+    chosen.seeds = [int(seed) for seed in chosen.seeds.split(",")]
+    whole = not chosen.methods and set(chosen.only) == set(DATA)
+    chosen.results = chosen.results or (RESULTS if whole else SCRATCH)
+    return chosen
+
+
+def main() -> None:
+    """Measure what is lacking, print the tables and write imputation.json."""
+    chosen = arguments()
+    busy = load_note()
+    names, absent = available(chosen.only)
+    for line in absent:
+        print(line)
+    if not names:
+        return
+    cells = Cells(SCRATCH / "imputation.jsonl", chosen.again)
+    run(chosen, names, cells)
+    keys = list(dict.fromkeys(case.key for case in cases(names, chosen.seeds)))
+    tables = [table(measure, keys, chosen.seeds, cells) for measure in ("rmse", "mae")]
+    publish(
+        chosen.results / "imputation.json",
+        title="Imputation",
+        command=shlex.join(["python", "benchmarks/imputation.py", *sys.argv[1:]]),
+        tables=[wins(tables), *tables],
+        notes=[*notes(chosen.seeds), cells.note, *absent, busy],
+        extra={"versions": circumstances.versions(["scikit-learn"])},
+    )
+
+
+if __name__ == "__main__":
+    main()

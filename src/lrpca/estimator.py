@@ -1,0 +1,586 @@
+"""`RobustPCA`: the scikit-learn front."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(f"RobustPCA needs scikit-learn 1.6 or newer ({error}); pip install 'lrpca[sklearn]'") from error
+
+from lrpca.decompose import check_settings
+from lrpca.decomposition import Decomposition
+from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
+from lrpca.fit_callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
+from lrpca.matrices.accept import accept
+from lrpca.matrices.dense import arithmetic_dtype
+from lrpca.noise import outlier_threshold, rounding_level
+from lrpca.solvers.methods import find_method
+from lrpca.streaming import SubspaceTracker
+from lrpca.tables.axes import principal_axes
+from lrpca.tables.fit import RobustFit, Wanted, decompose_rows, robust_fit
+from lrpca.tables.scores import row_scores
+
+# From this many noise levels on, a residual costs a row's likelihood by its logarithm instead of its square.
+_TAIL = 3.0
+_BLOCK = 1 << 18
+_OFTEN_WANTED = "S is empty"
+_WORDS = {
+    "rank='auto'": "n_components='auto'",
+    "rank_choice.singular_values and give a rank": "singular_values_ and give n_components",
+    "rank 1 is returned": "one component is returned",
+    "try a larger rank": "try a larger n_components",
+    "the rank": "n_components",
+    "Y looks like": "X looks like",
+    "Y has": "X has",
+    "Y[": "X[",
+    "Y contains": "X contains",
+    " or mask=": "",
+}
+
+
+class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
+    """A fit that stopped short: the warning of lrpca, and that of scikit-learn."""
+
+
+class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal component analysis of data with outlying entries and missing values.
+
+    Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
+    `sklearn.decomposition.PCA` would find without S. Rows never seen are projected robustly: `transform` solves for the
+    coefficients of each row with its outlying entries rejected and its missing ones (NaN) left out.
+
+    Parameters
+    ----------
+    n_components : int, float or "auto"
+        How many components to keep: so many; as many as explain this share of the variance (between 0 and 1); or as
+        many as stand out of the noise.
+    center : bool or "median"
+        Where the components start from. True: the mean of the clean rows, found together with them. "median": the
+        median of every column, taken off first (this copies X). False: zero.
+    schedule : Schedule, str or Path, optional
+        The numbers that steer the iteration, see `lrpca.decompose`.
+    method : str
+        The solver, see `lrpca.decompose`.
+    tol : float, optional
+        Tolerance of the solver, see `lrpca.decompose`.
+    max_iter : int, optional
+        Most iterations of the solver. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
+        `tol`.
+    random_state : int, RandomState or Generator, optional
+        Seed of what is sampled from large data; 0 unless given. Below 100 000 entries nothing is random.
+    forgetting_factor : float or "auto"
+        For `partial_fit`: the weight that a row keeps with every row that comes after it, at most 1, which forgets
+        nothing. "auto" forgets when newer rows are better explained without the oldest.
+
+    Attributes
+    ----------
+    components_ : ndarray (n_components, n_features)
+        Orthonormal rows, strongest first, the largest entry of each positive.
+    singular_values_ : ndarray (n_components,)
+        Of the centred clean rows.
+    explained_variance_, explained_variance_ratio_ : ndarray (n_components,)
+        Variance of the clean rows along each component, and its share of that of clean rows and noise.
+    mean_ : ndarray (n_features,)
+        Centre.
+    noise_variance_ : float
+        Variance of what is neither explained nor an outlier.
+    outlier_threshold_ : float
+        The residual beyond which an entry is an outlier.
+    n_components_, n_features_in_, n_samples_ : int
+    feature_names_in_ : ndarray of str
+        Where X had names of columns.
+    low_rank_ : ndarray (n_samples, n_features)
+        The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
+        asked for, like the next two; of `fit` only.
+    sparse_ : ndarray (n_samples, n_features)
+        The outliers, zero elsewhere.
+    outliers_ : ndarray of bool (n_samples, n_features)
+        Where they are.
+    n_iter_, converged_, history_
+        Of the solver, see `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the
+        stream were solved.
+
+    See Also
+    --------
+    lrpca.decompose : The solver itself.
+
+    Notes
+    -----
+    scikit-learn's callbacks are told of every iteration, where the installed version has them
+    (``RobustPCA().set_callbacks(ProgressBar())``).
+
+    Examples
+    --------
+    >>> import lrpca
+    >>> table = lrpca.testing.planted((200, 30), rank=2, outlier_fraction=0.1, outlier_size=10, random_state=0).Y
+    >>> model = lrpca.RobustPCA(n_components=2).fit(table[:150])
+    >>> model.components_.shape, model.transform(table[150:]).shape
+    ((2, 30), (50, 2))
+    >>> bool(abs(model.outlier_mask(table[150:]).mean() - 0.1) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | str = "auto",
+        *,
+        center: bool | str = True,
+        schedule: Any = None,
+        method: str = "lrpca",
+        tol: float | None = None,
+        max_iter: int | None = None,
+        random_state: Any = None,
+        forgetting_factor: float | str = "auto",
+    ) -> None:
+        self.n_components = n_components
+        self.center = center
+        self.schedule = schedule
+        self.method = method
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.forgetting_factor = forgetting_factor
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            NaN is missing. Integers and single precision are read as they are, without a copy.
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+            A row of weight w counts like w equal rows.
+
+        Returns
+        -------
+        RobustPCA
+            Itself.
+        """
+        Y = self._validated(X, reset=True, least_samples=2)
+        self._check_parameters(Y.shape)
+        weight = _checked_weight(sample_weight, Y.shape[0])
+        self._stream: SubspaceTracker | None = None
+        progress = FitProgress(self, X, self.max_iter or find_method(self.method).max_iter, self._attributes_of)
+        fit = self._fitted(Y, weight, progress)
+        self._take(fit)
+        progress.end()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Fit the model and return the scores of the training rows, as `transform` gives them.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+
+        Returns
+        -------
+        ndarray (n_samples, n_components)
+        """
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
+        """Learn from more rows: any number of them, in memory that does not grow.
+
+        Goes on from `fit` or earlier calls. Until enough rows have come there are fewer components than asked for.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            NaN is missing.
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+
+        Returns
+        -------
+        RobustPCA
+            Itself.
+        """
+        first = not hasattr(self, "components_")
+        Y = self._validated(X, reset=first, least_samples=1)
+        if first:
+            self._check_parameters(None)
+        if self.method != "lrpca":
+            raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
+        weight = _checked_weight(sample_weight, Y.shape[0])
+        if getattr(self, "_stream", None) is None:
+            self._stream = self._new_stream()
+        assert self._stream is not None
+        dense = Y.toarray() if hasattr(Y, "toarray") else Y
+        self._stream.update(dense, weight)
+        self._follow(self._stream, dense.dtype)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the coefficients of rows on the components, with outlying entries rejected and NaN left out.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray (n_samples, n_components)
+            Of each row, whatever the others.
+        """
+        matrix = self._new_rows(X)
+        return self._scores(matrix).astype(matrix.result)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the clean rows of which `transform` gave the coefficients.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_components)
+
+        Returns
+        -------
+        ndarray (n_samples, n_features)
+        """
+        check_is_fitted(self, "components_")
+        scores = np.asarray(X)
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X.shape={scores.shape} does not have {self.n_components_} columns; pass what transform returned"
+            )
+        return scores @ self.components_ + self.mean_
+
+    def decompose(self, X: Any) -> Decomposition:
+        """Split rows, of the training data or never seen, with the fitted components fixed.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        Decomposition
+            Its ``low_rank`` are the clean rows, the centre included.
+        """
+        matrix = self._new_rows(X)
+        return decompose_rows(
+            matrix.array,
+            self.mean_,
+            self.components_,
+            self.explained_variance_,
+            self._noise_level,
+            self.outlier_threshold_,
+        )
+
+    def outlier_mask(self, X: Any) -> Any:
+        """Return which entries of rows are outliers.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of bool (n_samples, n_features)
+            Missing entries are none.
+        """
+        return self.decompose(X).outliers
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of rows: the higher, the more normal.
+
+        That of a Gaussian model as in `PCA.score_samples`, but residuals beyond three noise levels count by
+        ``9 (1 + log(d²/9σ²))`` in place of ``d²/σ²``: what one outlier costs is bounded in practice, and more outliers
+        cost more. Rows with missing entries are rated by those observed.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray (n_samples,)
+        """
+        matrix = self._new_rows(X)
+        scores = self._scores(matrix)
+        n2, k = len(self.mean_), self.n_components_
+        # Without noise, what is left is rounding.
+        rounding = float(np.finfo(float).eps) * float(
+            np.abs(self.mean_).max(initial=0.0) + np.abs(scores).max(initial=0.0)
+        )
+        variance = max(self.noise_variance_, self._noise_level**2, rounding**2, float(np.finfo(float).tiny))
+        along = np.maximum(self.explained_variance_, variance)
+        constant = n2 * math.log(2 * math.pi) + float(np.log(along).sum()) + (n2 - k) * math.log(variance)
+        distance = (scores**2 / along).sum(axis=1)
+        for start, block, mask in matrix.blocks(max(1, _BLOCK // n2)):
+            rows = slice(start, start + len(block))
+            size = np.abs(block - self.mean_ - scores[rows] @ self.components_) / math.sqrt(variance)
+            observed = size == size if mask is None else (size == size) & mask
+            size = np.where(observed, size, 0.0)
+            tail = _TAIL**2 * (1 + 2 * np.log(np.maximum(size, _TAIL) / _TAIL))
+            cost = np.where(size > _TAIL, tail, np.minimum(size, _TAIL) ** 2).sum(axis=1)
+            count = observed.sum(axis=1)
+            # Of a row without entries, the usual is expected.
+            distance[rows] += np.where(count > 0, cost * n2 / np.maximum(count, 1), float(n2))
+        return -0.5 * (constant + distance)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of rows, see `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        y : None
+            Not used.
+
+        Returns
+        -------
+        float
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    @property
+    def low_rank_(self) -> Any:
+        """The training rows without outliers, noise and gaps."""
+        self._training("low_rank_")
+        return self._filled.low_rank
+
+    @property
+    def sparse_(self) -> Any:
+        """The outliers of the training rows."""
+        return self._training("sparse_").sparse
+
+    @property
+    def outliers_(self) -> Any:
+        """Where the training rows have outliers."""
+        return self._training("outliers_").outliers
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def _training(self, name: str) -> Decomposition:
+        fitted = self.__dict__.get("_decomposition")
+        if fitted is None:
+            check_is_fitted(self, "components_")
+            raise AttributeError(f"{name} is of the rows given to fit; after partial_fit use decompose(X)")
+        if name != "low_rank_" and not fitted.has_data:
+            raise AttributeError(f"{name} needs the training data, which a pickle leaves behind; use decompose(X)")
+        return fitted  # type: ignore[no-any-return]
+
+    def _validated(self, X: Any, *, reset: bool, least_samples: int = 1) -> Any:
+        """Return X as an array or CSR matrix, neither copied nor read where it is one already."""
+        if isinstance(X, np.ma.MaskedArray):
+            X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
+        plain = type(X) is np.ndarray and X.dtype.kind in "biuf"
+        # Whether entries are finite is seen by the first read of the solver.
+        Y = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype="numeric",
+            ensure_all_finite=False if plain else "allow-nan",
+            ensure_min_samples=least_samples,
+            reset=reset,
+        )
+        return Y.astype(np.uint8) if Y.dtype == bool else Y
+
+    def _new_rows(self, X: Any) -> Any:
+        check_is_fitted(self, "components_")
+        return accept(self._validated(X, reset=False))
+
+    def _scores(self, matrix: Any) -> Any:
+        return row_scores(matrix, self.mean_, self.components_, self.explained_variance_, self._noise_level)
+
+    def _check_parameters(self, shape: tuple[int, int] | None) -> None:
+        _check_n_components(self.n_components, shape)
+        if not (isinstance(self.center, bool | np.bool_) or self.center == "median"):
+            raise ValueError(f"center={self.center!r} is unknown; use True, False or 'median'")
+        # Narrow tables and streams do not come by the solver's own checks.
+        check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
+
+    def _fitted(self, Y: Any, weight: Any, progress: FitProgress) -> RobustFit:
+        wanted = Wanted(
+            self.n_components if isinstance(self.n_components, str) else _number(self.n_components),
+            self.center if isinstance(self.center, str) else bool(self.center),
+            self.schedule,
+            self.method,
+            self.tol,
+            self.max_iter,
+            self.random_state,
+            progress.solver_callback,
+        )
+        try:
+            fit = robust_fit(Y, wanted, weight)
+        except ValueError as error:
+            raise ValueError(_in_our_words(str(error))) from None
+        for category, message in fit.complaints:
+            if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
+                continue
+            kind = FitConvergenceWarning if category is ConvergenceWarning else category
+            warnings.warn(_in_our_words(message), kind, stacklevel=3 + FRAMES)
+        return fit
+
+    def _take(self, fit: RobustFit) -> None:
+        """Set the attributes of a batch fit."""
+        decomposition = fit.decomposition
+        dtype = decomposition.L.dtype
+        self.mean_ = fit.axes.mean.astype(dtype)
+        self.components_ = fit.axes.components.astype(dtype)
+        self.singular_values_ = fit.axes.singular_values.astype(dtype)
+        self.n_samples_ = decomposition.L.shape[0]
+        self._set_variances(fit.noise_variance, fit.total_weight)
+        self._noise_level, self.outlier_threshold_ = fit.noise_level, fit.outlier_threshold
+        self._total_weight = fit.total_weight
+        self.n_iter_ = max(1, fit.n_iter)
+        self.converged_, self.history_ = fit.converged, decomposition.history
+        self._decomposition: Decomposition | None = decomposition
+        self._filled = fit.filled
+
+    def _set_variances(self, noise_variance: float, rows: float) -> None:
+        self.n_components_ = len(self.components_)
+        self.explained_variance_ = self.singular_values_**2 / max(rows - 1, 1)
+        self.noise_variance_ = noise_variance
+        rest = (self.components_.shape[1] - self.n_components_) * noise_variance
+        total = float(self.explained_variance_.sum()) + rest
+        self.explained_variance_ratio_ = self.explained_variance_ / (total or 1.0)
+
+    def _new_stream(self) -> SubspaceTracker:
+        common: dict[str, Any] = {
+            "center": self.center,
+            "forgetting_factor": self.forgetting_factor,
+            "schedule": self.schedule,
+            "tol": self.tol,
+            "max_iter": self.max_iter,
+            "random_state": self.random_state,
+        }
+        if not hasattr(self, "components_"):
+            return SubspaceTracker(self.n_features_in_, self.n_components, **common)
+        return SubspaceTracker.from_model(
+            self.mean_, self.components_, self.singular_values_, self._total_weight, self._noise_level, **common
+        )
+
+    def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
+        """Set the attributes of a streaming fit."""
+        result = arithmetic_dtype(np.dtype(dtype))
+        self.mean_ = stream.mean.astype(result)
+        self.components_ = stream.components.astype(result)
+        self.singular_values_ = stream.singular_values.astype(result)
+        seen = stream.n_rows_seen
+        self.n_samples_ = int(seen) if float(seen).is_integer() else seen
+        self._effective_rows = stream.effective_rows
+        self._noise_level = stream.noise_level
+        rounding = rounding_level(result, float(np.abs(self.mean_).max(initial=0.0) + np.abs(self._spread()).max()))
+        self.outlier_threshold_ = outlier_threshold(self._noise_level, np.dtype(dtype), rounding)
+        self._set_variances(self._noise_level**2, stream.effective_rows)
+        for name in ("_decomposition", "_filled", "n_iter_", "history_"):
+            self.__dict__.pop(name, None)
+        if stream.converged is False and getattr(self, "converged_", True):
+            warnings.warn(
+                "not converged: the first rows of the stream could not be solved, and what follows builds on them; fit "
+                "a larger batch first, or check n_components",
+                FitConvergenceWarning,
+                stacklevel=3,
+            )
+        # Whether the first rows were solved; before there are enough of them, nothing is wrong yet.
+        self.converged_ = stream.converged is not False
+
+    def _spread(self) -> Any:
+        """Return how far the clean rows are from their centre, by feature."""
+        return np.sqrt((self.singular_values_**2 / max(self._effective_rows, 1.0)) @ self.components_**2)
+
+    def _attributes_of(self, state: Any) -> dict[str, Any]:
+        """Return what the attributes would be if the solver stopped at a state."""
+        axes = principal_axes(state.L, state.R, center=self.center is True)
+        count = self.n_components if isinstance(self.n_components, str) else _number(self.n_components)
+        if isinstance(count, int):
+            axes = axes.first(count)
+        return {
+            "mean_": axes.mean,
+            "components_": axes.components,
+            "singular_values_": axes.singular_values,
+            "n_components_": len(axes.components),
+            "explained_variance_": axes.singular_values**2 / max(len(state.L) - 1, 1),
+            "_noise_level": 0.0,
+            "outlier_threshold_": math.inf,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        # A pickled model is small: it does not bring the training data along.
+        for name in ("_decomposition", "_filled"):
+            if state.get(name) is not None:
+                state[name] = state[name].without_data()
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _in_our_words(message: str) -> str:
+    """Return a message of `decompose` in terms of the estimator's parameters."""
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    return message
+
+
+def _number(n_components: Any) -> int | float:
+    return int(n_components) if isinstance(n_components, numbers.Integral) else float(n_components)
+
+
+def _check_n_components(n_components: Any, shape: tuple[int, int] | None) -> None:
+    if isinstance(n_components, str):
+        if n_components != "auto":
+            raise ValueError(f"n_components={n_components!r} is unknown; use 'auto', a number or a share of variance")
+        return
+    real = isinstance(n_components, numbers.Real) and not isinstance(n_components, bool)
+    if not real:
+        raise ValueError(f"n_components={n_components!r} is not a number; use 'auto', e.g. 5, or e.g. 0.95")
+    if not isinstance(n_components, numbers.Integral):
+        if not 0 < n_components < 1:
+            raise ValueError(
+                f"n_components={n_components} is not between 0 and 1; give an integer, or a share such as 0.95"
+            )
+        return
+    most = None if shape is None else min(shape)
+    if int(n_components) < 1 or (most is not None and int(n_components) > most):
+        upper = "" if most is None else f" and min(X.shape)={most}"
+        raise ValueError(f"n_components={n_components} is not between 1{upper}; choose one in that range or 'auto'")
+
+
+def _checked_weight(sample_weight: Any, rows: int) -> Any:
+    if sample_weight is None:
+        return None
+    weight = np.asarray(sample_weight)
+    if weight.ndim == 0 and weight.dtype.kind in "biuf":
+        weight = np.full(rows, weight)
+    if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
+        raise ValueError(
+            f"sample_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
+        )
+    weight = weight.astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
+    if len(bad):
+        raise ValueError(
+            f"sample_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one"
+        )
+    if not weight.any():
+        raise ValueError(
+            "sample_weight is zero for every row, a weight that leaves nothing to fit; give some rows a positive one"
+        )
+    return weight

@@ -1,0 +1,368 @@
+"""Robust principal axes of narrow tables: outlying cells, outlying rows, missing cells, weights, odd columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+
+from lrpca import threads
+from lrpca.kernels.cells import OUTLYING, USED, row_moments
+from lrpca.tables.cellwise import _ENOUGH_ROWS, cellwise_moments, narrow_axes
+from lrpca.tables.medians import column_medians
+
+
+def table(
+    columns: int, rank: int, *, rows: int = 300, noise: float = 0.02, seed: int = 0, offset: float = 3.0
+) -> tuple[Any, Any]:
+    """Return clean rows around a centre, and their axes (columns, rank)."""
+    rng = np.random.default_rng(seed)
+    V = np.linalg.qr(rng.standard_normal((columns, rank)))[0]
+    X = rng.standard_normal((rows, rank)) * np.linspace(2, 1, rank) @ V.T + offset * rng.standard_normal(columns)
+    return X + noise * rng.standard_normal(X.shape), V
+
+
+def corrupted(Y: Any, fraction: float, size: float, *, one_sided: bool = False, seed: int = 1) -> tuple[Any, Any]:
+    """Return the table with outliers, and where they are."""
+    rng = np.random.default_rng(seed)
+    hit = rng.random(Y.shape) < fraction
+    sign = 1.0 if one_sided else rng.choice([-1.0, 1.0], Y.shape)
+    return np.where(hit, Y + sign * size * rng.uniform(0.5, 1.5, Y.shape), Y), hit
+
+
+def angle(components: Any, V: Any) -> float:
+    return float(subspace_angles(components[: V.shape[1]].T, V).max())
+
+
+def ordinary(Y: Any) -> Any:
+    return np.linalg.eigh(np.cov(Y.T))[1].T[::-1]
+
+
+def run_kernel(
+    Z: Any, states: Any, mean: Any, covariance: Any, *, limit: float = 4.0, row_limit: float = np.inf, search: bool
+) -> Any:
+    """Return total, first and second moments, residuals and kinds of the rows."""
+    m, p = Z.shape
+    residuals, kinds, first, second = np.zeros((m, p)), np.zeros(m, np.uint8), np.zeros(p), np.zeros((p, p))
+    bounds = np.full(p, limit), np.full(p + 1, row_limit), 1.0, 1.0
+    precision = np.linalg.inv(covariance)
+    total = row_moments(Z, states, kinds, np.ones(m), mean, precision, *bounds, search, False, residuals, first, second)
+    return total, first, second, residuals, kinds
+
+
+# ------------------------------------------------------------------------------------------ the kernel
+
+
+def test_kernel_is_conditional_normal_moments() -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((40, 6))
+    covariance, mean = A.T @ A / 40, rng.standard_normal(6)
+    Z, states = rng.standard_normal((5, 6)), np.zeros((5, 6), np.uint8)
+    states[:, 1], states[:, 4] = 1, 3
+    total, first, second, residuals, kinds = run_kernel(Z, states, mean, covariance, search=False)
+    inside, out = [0, 2, 3, 5], [1, 4]
+    X = Z - mean
+    on = np.linalg.solve(covariance[np.ix_(inside, inside)], covariance[np.ix_(inside, out)])
+    left = covariance[np.ix_(out, out)] - covariance[np.ix_(out, inside)] @ on
+    expected = X.copy()
+    expected[:, out] = X[:, inside] @ on
+    spread = np.zeros((6, 6))
+    spread[np.ix_(out, out)] = left
+    assert total == 5 and (kinds == USED).all()
+    np.testing.assert_allclose(first, expected.sum(axis=0), atol=1e-13)
+    np.testing.assert_allclose(second, expected.T @ expected + 5 * spread, atol=1e-13)
+    # A flagged cell is judged by those that are in, one that is in by the others.
+    np.testing.assert_allclose(residuals[:, 1], (X - expected)[:, 1] / np.sqrt(left[0, 0]), rtol=1e-12)
+    others = [2, 3, 5]
+    of = np.linalg.solve(covariance[np.ix_(others, others)], covariance[others, 0])
+    residual = (X[:, 0] - X[:, others] @ of) / np.sqrt(covariance[0, 0] - covariance[0, others] @ of)
+    np.testing.assert_allclose(residuals[:, 0], residual, rtol=1e-12)
+    assert np.isnan(residuals[:, 4]).all()
+
+
+def test_kernel_flags_the_cells_that_do_not_fit() -> None:
+    rng = np.random.default_rng(3)
+    v = rng.uniform(1, 2, (8, 1))
+    covariance = v @ v.T + 1e-4 * np.eye(8)
+    Z = rng.multivariate_normal(np.zeros(8), covariance, 50)
+    hit = np.zeros(Z.shape, bool)
+    for i in range(50):
+        hit[i, rng.choice(8, i % 3, replace=False)] = True
+    Z[hit] += rng.choice([-2.0, 2.0], hit.sum())
+    states = np.zeros(Z.shape, np.uint8)
+    run_kernel(Z, states, np.zeros(8), covariance, search=True)
+    assert np.array_equal(states == 1, hit)
+    # Flags that are wrong are taken back.
+    states[:, :2] = 1
+    run_kernel(Z, states, np.zeros(8), covariance, search=True)
+    assert np.array_equal(states == 1, hit)
+
+
+def test_kernel_leaves_out_rows_without_a_majority() -> None:
+    rng = np.random.default_rng(4)
+    v = rng.standard_normal((8, 1))
+    covariance = v @ v.T + 1e-4 * np.eye(8)
+    Z = rng.multivariate_normal(np.zeros(8), covariance, 4)
+    Z[2] = rng.standard_normal(8)
+    Z[3] *= 100
+    total, *_, residuals, kinds = run_kernel(Z, np.zeros(Z.shape, np.uint8), np.zeros(8), covariance, search=True)
+    assert kinds[2] == OUTLYING and np.isinf(residuals[2]).all()
+    assert (kinds[:2] == USED).all()
+    # A row far out along the axis fits in every cell, but not as a whole.
+    total, *_, kinds = run_kernel(
+        Z, np.zeros(Z.shape, np.uint8), np.zeros(8), covariance, limit=1e3, row_limit=60.0, search=False
+    )
+    assert kinds.tolist() == [USED, USED, OUTLYING, OUTLYING] and total == 2
+
+
+# ------------------------------------------------------------------------------------------ clean tables
+
+
+@pytest.mark.parametrize(("rows", "columns"), ((300, 10), (5000, 20), (60, 20), (40, 3)))
+@pytest.mark.parametrize("noise", (0.02, 0.5))
+def test_clean_table_gives_the_sample_moments(rows: int, columns: int, noise: float) -> None:
+    Y, _ = table(columns, max(1, columns // 4), rows=rows, noise=noise)
+    cells = cellwise_moments(Y)
+    assert cells.converged and not cells.flagged.any() and cells.rows_used.all()
+    np.testing.assert_allclose(cells.mean, Y.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(cells.covariance, np.cov(Y.T), atol=1e-12 * np.ptp(Y))
+    about_zero = cellwise_moments(Y, center=False)
+    assert not about_zero.mean.any()
+    np.testing.assert_allclose(about_zero.covariance, Y.T @ Y / rows, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("rows", "columns"), ((20, 10), (30, 10), (10, 20)))
+def test_few_clean_rows_are_not_flagged(rows: int, columns: int) -> None:
+    # A fit with about as many coefficients as rows is too close to those it has seen.
+    for seed in range(6):
+        cells = cellwise_moments(table(columns, columns // 4, rows=rows, seed=seed)[0])
+        assert cells.converged and not cells.flagged.any()
+
+
+def test_clean_row_far_out_along_the_axis_stays() -> None:
+    rng = np.random.default_rng(0)
+    along = rng.standard_normal((300, 1))
+    along[7] = 4.6
+    Y = along * np.ones(5) + 0.01 * rng.standard_normal((300, 5))
+    cells = cellwise_moments(Y)
+    assert cells.rows_used.all() and not cells.flagged.any()
+    np.testing.assert_allclose(cells.covariance, np.cov(Y.T), atol=1e-12)
+
+
+def test_axes_are_those_of_the_covariance() -> None:
+    Y, _ = table(6, 2, noise=0.3)
+    axes = narrow_axes(Y)
+    np.testing.assert_allclose(axes.components @ axes.components.T, np.eye(6), atol=1e-12)
+    np.testing.assert_allclose((axes.components.T * axes.variances) @ axes.components, np.cov(Y.T), atol=1e-12)
+    assert (np.diff(axes.variances) <= 0).all()
+    assert (axes.components[np.arange(6), np.abs(axes.components).argmax(axis=1)] > 0).all()
+
+
+def test_long_table_uses_every_row() -> None:
+    Y, V = table(5, 2, rows=3 * _ENOUGH_ROWS + 7, noise=0.1)
+    cells = cellwise_moments(Y)
+    assert cells.flagged.shape == Y.shape and cells.rows_used.all()
+    np.testing.assert_allclose(cells.covariance, np.cov(Y.T), atol=1e-12)
+    bad, hit = corrupted(Y, 0.05, 30.0)
+    axes = narrow_axes(bad)
+    assert angle(axes.components, V) < 1.5 * angle(ordinary(Y), V)
+    used = axes.cells.rows_used
+    assert used.mean() > 0.99 and np.array_equal(axes.cells.flagged[used], hit[used])
+
+
+# ------------------------------------------------------------------------------------------ outliers
+
+
+@pytest.mark.parametrize(("columns", "rank"), ((4, 1), (6, 2), (10, 3), (20, 5)))
+@pytest.mark.parametrize(("fraction", "size", "one_sided"), ((0.05, 30, True), (0.1, 1e3, False), (0.1, 5, True)))
+@pytest.mark.parametrize("noise", (0.02, 0.1))
+def test_outlying_cells(columns: int, rank: int, fraction: float, size: float, one_sided: bool, noise: float) -> None:
+    near = 0
+    for seed in range(4):
+        Y, V = table(columns, rank, noise=noise, seed=seed)
+        bad, hit = corrupted(Y, fraction, size, one_sided=one_sided, seed=seed + 50)
+        # Nothing can do better than to know the outliers.
+        known = angle(narrow_axes(np.where(hit, np.nan, Y)).components, V)
+        got = angle(narrow_axes(bad).components, V)
+        near += got <= 1.5 * max(known, angle(ordinary(Y), V))
+        assert angle(ordinary(bad), V) > 5 * known
+    assert near == 4
+
+
+@pytest.mark.parametrize(("columns", "rank"), ((4, 1), (6, 1), (10, 3)))
+def test_a_fifth_of_the_cells_on_one_side(columns: int, rank: int) -> None:
+    # They inflate the covariance so much that they hide in it, unless residuals are measured by what is typical.
+    for seed in range(6):
+        Y, V = table(columns, rank, seed=seed)
+        bad, hit = corrupted(Y, 0.2, 5.0, one_sided=True, seed=seed + 50)
+        known = angle(narrow_axes(np.where(hit, np.nan, Y)).components, V)
+        assert angle(narrow_axes(bad).components, V) < 3 * known
+
+
+@pytest.mark.parametrize(("columns", "rank"), ((4, 1), (6, 2), (10, 3), (15, 5)))
+@pytest.mark.parametrize("size", (5, 1e3))
+def test_table_without_noise_is_exact(columns: int, rank: int, size: float) -> None:
+    for seed in range(3):
+        Y, V = table(columns, rank, noise=0.0, seed=seed)
+        bad, _ = corrupted(Y, 0.1, size, one_sided=True, seed=seed + 50)
+        axes = narrow_axes(bad)
+        assert angle(axes.components, V) < 1e-6
+        assert axes.variances[rank] < 1e-8 * axes.variances[0]
+
+
+def test_missing_cells_and_outliers() -> None:
+    Y, V = table(10, 3)
+    bad, _ = corrupted(Y, 0.1, 30.0)
+    bad[np.random.default_rng(7).random(bad.shape) < 0.1] = np.nan
+    cells = narrow_axes(bad)
+    assert angle(cells.components, V) < 1.5 * angle(ordinary(Y), V)
+    assert not cells.cells.flagged[np.isnan(bad)].any()
+
+
+@pytest.mark.parametrize("scale", (1.0, 100.0))
+def test_outlying_rows_are_left_out(scale: float) -> None:
+    Y, V = table(8, 2)
+    rng = np.random.default_rng(5)
+    garbage = rng.random(len(Y)) < 0.08
+    bad = Y.copy()
+    bad[garbage] = 3 * scale * rng.standard_normal((garbage.sum(), 8))
+    axes = narrow_axes(bad)
+    assert angle(axes.components, V) < 1.5 * angle(ordinary(Y), V)
+    assert not axes.cells.rows_used[garbage].any() and axes.cells.rows_used[~garbage].all()
+    assert axes.cells.flagged[garbage].all() and not axes.cells.flagged[~garbage].any()
+
+
+def test_without_a_centre() -> None:
+    Y, V = table(10, 3, offset=0.0)
+    axes = narrow_axes(corrupted(Y, 0.1, 30.0)[0], center=False)
+    assert not axes.mean.any()
+    assert angle(axes.components, V) < 1.5 * angle(ordinary(Y), V)
+
+
+# ------------------------------------------------------------------------------------------ invariances
+
+
+@pytest.mark.parametrize("center", (True, False))
+def test_weights_are_repeated_rows(center: bool) -> None:
+    Y, _ = corrupted(table(6, 2, rows=200, noise=0.1)[0], 0.1, 10.0)
+    Y[3, 2] = np.nan
+    Y[:, 5] = np.maximum(Y[:, 5] - np.quantile(Y[:, 5], 0.7), 0.0)
+    weight = np.random.default_rng(2).integers(0, 4, 200)
+    weighted = cellwise_moments(Y, weight=weight, center=center)
+    repeated = cellwise_moments(np.repeat(Y, weight, axis=0), center=center)
+    np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
+    np.testing.assert_allclose(weighted.covariance, repeated.covariance, atol=1e-11)
+    assert np.array_equal(np.repeat(weighted.flagged, weight, axis=0), repeated.flagged)
+    assert weighted.flagged.any() and not weighted.rows_used[weight == 0].any()
+    assert np.abs(weighted.covariance - cellwise_moments(Y, center=center).covariance).max() > 1e-3
+
+
+def test_weighted_median_is_that_of_repeated_rows() -> None:
+    rng = np.random.default_rng(0)
+    values, weight = rng.standard_normal((40, 30)), rng.integers(0, 3, 40)
+    values[rng.random(values.shape) < 0.1] = np.nan
+    repeated = np.nanmedian(np.repeat(values, weight, axis=0), axis=0)
+    np.testing.assert_allclose(column_medians(values, weight.astype(float)), repeated, rtol=1e-15)
+    np.testing.assert_allclose(column_medians(values, np.full(40, 0.1)), np.nanmedian(values, axis=0), rtol=1e-15)
+
+
+def test_shares_are_weights_too() -> None:
+    Y, _ = corrupted(table(6, 2, noise=0.1)[0], 0.1, 10.0)
+    plain, shares = cellwise_moments(Y), cellwise_moments(Y, weight=np.full(len(Y), 1 / len(Y)))
+    np.testing.assert_allclose(shares.covariance, plain.covariance, rtol=1e-9)
+
+
+def test_units_and_order_of_columns_and_rows() -> None:
+    Y, _ = corrupted(table(6, 2, noise=0.1)[0], 0.1, 10.0)
+    cells = cellwise_moments(Y)
+    unit, order = 10.0 ** np.arange(-3, 3), np.random.default_rng(0).permutation(6)
+    other = cellwise_moments((Y[::-1] * unit - 5 * unit)[:, order])
+    np.testing.assert_allclose(
+        other.covariance, (cells.covariance * np.outer(unit, unit))[np.ix_(order, order)], rtol=1e-5
+    )
+    assert np.array_equal(other.flagged, cells.flagged[::-1][:, order])
+
+
+def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    Y, _ = corrupted(table(12, 3, rows=4000, noise=0.1)[0], 0.1, 10.0)
+    results = []
+    for count in (1, 3):
+        monkeypatch.setattr(threads, "thread_count", lambda count=count: count)
+        results.append(cellwise_moments(Y))
+    assert np.array_equal(results[0].covariance, results[1].covariance)
+    assert np.array_equal(results[0].flagged, results[1].flagged)
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float16, np.int64, np.uint8, bool))
+def test_other_types_are_cast(dtype: Any) -> None:
+    Y = (40 * np.random.default_rng(0).random((200, 4))).astype(dtype)
+    np.testing.assert_array_equal(cellwise_moments(Y).covariance, cellwise_moments(Y.astype(float)).covariance)
+    assert cellwise_moments(Y).covariance.dtype == np.float64
+
+
+# ------------------------------------------------------------------------------------------ odd tables
+
+
+def odd(name: str) -> Any:
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((30, 4))
+    if name == "constant column":
+        Y[:, 1] = 7.0
+    elif name == "empty column":
+        Y[:, 1] = np.nan
+    elif name == "empty row":
+        Y[3] = np.nan
+    elif name == "one cell left":
+        Y[1:, 2] = np.nan
+    elif name == "equal columns":
+        Y[:] = Y[:, :1]
+    shapes = {"no rows": (0, 4), "one row": (1, 4), "two rows": (2, 4), "one column": (30, 1), "wide": (3, 4)}
+    filled = {"constant": 7.0, "zero": 0.0, "empty": np.nan}
+    if name in filled:
+        Y[:] = filled[name]
+    rows, columns = shapes.get(name, Y.shape)
+    return Y[:rows, :columns]
+
+
+@pytest.mark.parametrize("center", (True, False))
+@pytest.mark.parametrize(
+    "name",
+    (
+        *("no rows", "one row", "two rows", "one column", "wide", "constant", "zero", "empty", "constant column"),
+        *("empty column", "empty row", "one cell left", "equal columns"),
+    ),
+)
+def test_odd_tables(name: str, center: bool) -> None:
+    Y = odd(name)
+    axes = narrow_axes(Y, center=center)
+    n2 = Y.shape[1]
+    assert np.isfinite(axes.mean).all() and np.isfinite(axes.variances).all()
+    np.testing.assert_allclose(axes.components @ axes.components.T, np.eye(n2), atol=1e-12)
+    assert axes.cells.flagged.shape == Y.shape and not axes.cells.flagged.any()
+    assert np.array_equal(axes.cells.rows_used, (Y == Y).any(axis=1))
+    if name == "empty column" or (name == "constant column" and center):
+        assert not axes.cells.covariance[1].any()
+    if name == "constant column" and center:
+        assert axes.mean[1] == 7.0
+    if center and np.isfinite(Y).all() and len(Y) > 1:
+        np.testing.assert_allclose(axes.cells.covariance, np.cov(Y.T).reshape(n2, n2), atol=1e-12)
+
+
+def test_columns_of_equal_cells_are_no_outliers() -> None:
+    rng = np.random.default_rng(0)
+    indicators, counts = (rng.random((300, 3)) < [0.02, 0.1, 0.3]) * 1.0, rng.poisson(0.3, (300, 1))
+    Y = np.column_stack([indicators, counts, rng.standard_normal((300, 2))])
+    cells = cellwise_moments(Y)
+    assert not cells.flagged.any()
+    np.testing.assert_allclose(cells.covariance, np.cov(Y.T), atol=1e-12)
+    Y[5, 3] = 1e5
+    assert np.argwhere(cellwise_moments(Y).flagged).tolist() == [[5, 3]]
+
+
+def test_refused() -> None:
+    with pytest.raises(ValueError, match="inf"):
+        cellwise_moments(np.array([[1.0, np.inf], [2.0, 3.0]]))
+    with pytest.raises(ValueError, match=r"Y\.ndim=1"):
+        cellwise_moments(np.zeros(3))
