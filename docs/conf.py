@@ -59,7 +59,15 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
     "within_subsection_order": ExplicitOrder(
-        ["plot_corrupted_matrix.py", "plot_missing_entries.py", "plot_schedules.py"]
+        [
+            "plot_corrupted_matrix.py",
+            "plot_missing_entries.py",
+            "plot_corrupted_table.py",
+            "plot_sensor_anomalies.py",
+            "plot_occluded_digits.py",
+            "plot_pipeline.py",
+            "plot_schedules.py",
+        ]
     ),
     "abort_on_example_error": True,
     "download_all_examples": False,
@@ -78,7 +86,7 @@ html_css_files = ["site.css"]
 html_sidebars = {
     page: []
     for page in (
-        *("index", "quickstart", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
+        *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
         *("experiments", "benchmarks", "changelog"),
     )
 }
