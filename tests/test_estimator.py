@@ -239,6 +239,14 @@ def test_score_samples_tells_odd_rows() -> None:
     assert np.isfinite(model.score_samples(np.full((1, 40), np.nan))).all()
 
 
+@pytest.mark.parametrize("noise", (0.0, 0.01))
+def test_a_row_is_rated_by_itself(noise: float) -> None:
+    Y, _, _ = table(200, 60, noise=noise)
+    model = RobustPCA(3).fit(Y)
+    far = np.vstack([Y[:5], 1e3 * Y[5:6]])
+    np.testing.assert_allclose(model.score_samples(far)[:5], model.score_samples(Y[:5]), rtol=1e-12)
+
+
 def test_frames_names_and_outputs() -> None:
     Y, _, _ = table(100, 5, 2)
     names = list("abcde")

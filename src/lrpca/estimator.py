@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from typing import Any
 
@@ -26,12 +25,11 @@ from lrpca.noise import outlier_threshold, rounding_level
 from lrpca.solvers.methods import find_method
 from lrpca.streaming import SubspaceTracker
 from lrpca.tables.axes import principal_axes
+from lrpca.tables.checks import as_number, check_n_components, checked_weight
 from lrpca.tables.fit import RobustFit, Wanted, decompose_rows, robust_fit
+from lrpca.tables.likelihood import log_likelihood
 from lrpca.tables.scores import row_scores
 
-# From this many noise levels on, a residual costs a row's likelihood by its logarithm instead of its square.
-_TAIL = 3.0
-_BLOCK = 1 << 18
 _OFTEN_WANTED = "S is empty"
 _WORDS = {
     "rank='auto'": "n_components='auto'",
@@ -170,7 +168,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         Y = self._validated(X, reset=True, least_samples=2)
         self._check_parameters(Y.shape)
-        weight = _checked_weight(sample_weight, Y.shape[0])
+        weight = checked_weight(sample_weight, Y.shape[0])
         self._stream: SubspaceTracker | None = None
         progress = FitProgress(self, X, self.max_iter or find_method(self.method).max_iter, self._attributes_of)
         fit = self._fitted(Y, weight, progress)
@@ -218,7 +216,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
             self._check_parameters(None)
         if self.method != "lrpca":
             raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
-        weight = _checked_weight(sample_weight, Y.shape[0])
+        weight = checked_weight(sample_weight, Y.shape[0])
         if getattr(self, "_stream", None) is None:
             self._stream = self._new_stream()
         assert self._stream is not None
@@ -313,27 +311,14 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ndarray (n_samples,)
         """
         matrix = self._new_rows(X)
-        scores = self._scores(matrix)
-        n2, k = len(self.mean_), self.n_components_
-        # Without noise, what is left is rounding.
-        rounding = float(np.finfo(float).eps) * float(
-            np.abs(self.mean_).max(initial=0.0) + np.abs(scores).max(initial=0.0)
+        return log_likelihood(
+            matrix,
+            self._scores(matrix),
+            self.mean_,
+            self.components_,
+            self.explained_variance_,
+            max(self.noise_variance_, self._noise_level**2),
         )
-        variance = max(self.noise_variance_, self._noise_level**2, rounding**2, float(np.finfo(float).tiny))
-        along = np.maximum(self.explained_variance_, variance)
-        constant = n2 * math.log(2 * math.pi) + float(np.log(along).sum()) + (n2 - k) * math.log(variance)
-        distance = (scores**2 / along).sum(axis=1)
-        for start, block, mask in matrix.blocks(max(1, _BLOCK // n2)):
-            rows = slice(start, start + len(block))
-            size = np.abs(block - self.mean_ - scores[rows] @ self.components_) / math.sqrt(variance)
-            observed = size == size if mask is None else (size == size) & mask
-            size = np.where(observed, size, 0.0)
-            tail = _TAIL**2 * (1 + 2 * np.log(np.maximum(size, _TAIL) / _TAIL))
-            cost = np.where(size > _TAIL, tail, np.minimum(size, _TAIL) ** 2).sum(axis=1)
-            count = observed.sum(axis=1)
-            # Of a row without entries, the usual is expected.
-            distance[rows] += np.where(count > 0, cost * n2 / np.maximum(count, 1), float(n2))
-        return -0.5 * (constant + distance)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of rows, see `score_samples`.
@@ -404,7 +389,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return row_scores(matrix, self.mean_, self.components_, self.explained_variance_, self._noise_level)
 
     def _check_parameters(self, shape: tuple[int, int] | None) -> None:
-        _check_n_components(self.n_components, shape)
+        check_n_components(self.n_components, shape)
         if not (isinstance(self.center, bool | np.bool_) or self.center == "median"):
             raise ValueError(f"center={self.center!r} is unknown; use True, False or 'median'")
         # Narrow tables and streams do not come by the solver's own checks.
@@ -412,7 +397,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _fitted(self, Y: Any, weight: Any, progress: FitProgress) -> RobustFit:
         wanted = Wanted(
-            self.n_components if isinstance(self.n_components, str) else _number(self.n_components),
+            self.n_components if isinstance(self.n_components, str) else as_number(self.n_components),
             self.center if isinstance(self.center, str) else bool(self.center),
             self.schedule,
             self.method,
@@ -503,7 +488,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _attributes_of(self, state: Any) -> dict[str, Any]:
         """Return what the attributes would be if the solver stopped at a state."""
         axes = principal_axes(state.L, state.R, center=self.center is True)
-        count = self.n_components if isinstance(self.n_components, str) else _number(self.n_components)
+        count = self.n_components if isinstance(self.n_components, str) else as_number(self.n_components)
         if isinstance(count, int):
             axes = axes.first(count)
         return {
@@ -537,50 +522,3 @@ def _in_our_words(message: str) -> str:
     for theirs, ours in _WORDS.items():
         message = message.replace(theirs, ours)
     return message
-
-
-def _number(n_components: Any) -> int | float:
-    return int(n_components) if isinstance(n_components, numbers.Integral) else float(n_components)
-
-
-def _check_n_components(n_components: Any, shape: tuple[int, int] | None) -> None:
-    if isinstance(n_components, str):
-        if n_components != "auto":
-            raise ValueError(f"n_components={n_components!r} is unknown; use 'auto', a number or a share of variance")
-        return
-    real = isinstance(n_components, numbers.Real) and not isinstance(n_components, bool)
-    if not real:
-        raise ValueError(f"n_components={n_components!r} is not a number; use 'auto', e.g. 5, or e.g. 0.95")
-    if not isinstance(n_components, numbers.Integral):
-        if not 0 < n_components < 1:
-            raise ValueError(
-                f"n_components={n_components} is not between 0 and 1; give an integer, or a share such as 0.95"
-            )
-        return
-    most = None if shape is None else min(shape)
-    if int(n_components) < 1 or (most is not None and int(n_components) > most):
-        upper = "" if most is None else f" and min(X.shape)={most}"
-        raise ValueError(f"n_components={n_components} is not between 1{upper}; choose one in that range or 'auto'")
-
-
-def _checked_weight(sample_weight: Any, rows: int) -> Any:
-    if sample_weight is None:
-        return None
-    weight = np.asarray(sample_weight)
-    if weight.ndim == 0 and weight.dtype.kind in "biuf":
-        weight = np.full(rows, weight)
-    if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
-        raise ValueError(
-            f"sample_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
-        )
-    weight = weight.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
-    if len(bad):
-        raise ValueError(
-            f"sample_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one"
-        )
-    if not weight.any():
-        raise ValueError(
-            "sample_weight is zero for every row, a weight that leaves nothing to fit; give some rows a positive one"
-        )
-    return weight
