@@ -1,0 +1,306 @@
+"""The page about a separated video: one self-contained HTML file that plays, scrubs and makes no request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from html import escape
+from importlib import resources
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lrpca.video.preview import Moment, PreviewContents
+
+__all__ = ["Report", "render_page"]
+
+VIEWS = ("original", "background", "foreground", "mask")  # as they lie in the preview, row by row
+SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the preview; times its own haste, that of the clip
+# More points cannot be told apart on a screen.
+POINTS = 800
+# The page opens at the busiest moment after which at least so many seconds of the preview are left to play.
+LEAD = 2.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page shows.
+
+    Attributes
+    ----------
+    title : str
+        Its heading.
+    n_frames : int
+        Length of the clip.
+    rate : float
+        Frames per second of the clip.
+    area : ndarray, (n_frames,)
+        Share of the pixels of each frame that are foreground.
+    figures : list of (str, str)
+        Names and values of the run's figures.
+    notes : list of str
+        What the reader should be warned of.
+    preview : PreviewContents
+        The video and the busiest moments.
+    files : list of str
+        Names of the output files, relative to the page.
+    """
+
+    title: str
+    n_frames: int
+    rate: float
+    area: NDArray[np.floating]
+    figures: list[tuple[str, str]]
+    notes: list[str]
+    preview: PreviewContents
+    files: list[str] = field(default_factory=list)
+
+
+def render_page(report: Report) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    report : Report
+
+    Returns
+    -------
+    str
+        A complete HTML document of at most 20 MB.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lrpca.video.page import Report, render_page
+    >>> from lrpca.video.preview import PreviewContents
+    >>> nothing = PreviewContents(b"", 25.0, 120, 160, 1, [])
+    >>> page = render_page(Report("Street", 50, 25.0, np.zeros(50), [("rank", "2")], [], nothing))
+    >>> "<h1>Street</h1>" in page
+    True
+    """
+    area = np.nan_to_num(np.asarray(report.area, np.float64))
+    script = _resource("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _fill(
+        _resource("page_template.html"),
+        digest=f"sha256-{digest}",
+        title=escape(report.title),
+        style=resources.files("lrpca").joinpath("report.css").read_text(encoding="utf-8") + _resource("page.css"),
+        summary=escape(_summary(report)),
+        notes=_notes(report.notes),
+        numbers=_numbers(report, area),
+        player=_player(report, area) if report.preview.video else "<p>There is no preview.</p>",
+        moments=_moments(report),
+        figures=_figures(report.figures),
+        files=_files(report.files),
+        data=_data(report, area),
+        script=script,
+    )
+
+
+# ------------------------------------------------------------------------------------------- parts of the page
+
+
+def _summary(report: Report) -> str:
+    frames = "One frame" if report.n_frames == 1 else f"{report.n_frames:,} frames".replace(",", "\u202f")
+    return f"{frames}, split into the background and what moves in front of it."
+
+
+def _notes(notes: list[str]) -> str:
+    if not notes:
+        return ""
+    if len(notes) == 1:
+        return f'<div class="notes" role="note"><p>{escape(notes[0])}</p></div>'
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<div class="notes" role="note"><ul>{items}</ul></div>'
+
+
+def _numbers(report: Report, area: NDArray[np.float64]) -> str:
+    n = report.n_frames
+    busiest = int(area.argmax()) if len(area) else 0
+    cards = [
+        ("Length", _clock(n / report.rate), f"{n} frames, {report.rate:.4g} a second"),
+        ("Foreground", _percent(area.mean() if len(area) else 0.0), "of the picture, on average"),
+        ("Frames with foreground", f"{int((area > 0).sum())}", f"of {n}"),
+    ]
+    if len(area) and area[busiest] > 0:
+        place = f"at {_clock(busiest / report.rate)}, frame {busiest + 1}"
+        cards.append(("Busiest moment", _percent(area[busiest]), place))
+    return "".join(
+        f'<div class="number"><dt>{label}</dt><dd>{value}</dd>' + (f"<dd>{note}</dd>" if note else "") + "</div>"
+        for label, value, note in cards
+    )
+
+
+def _player(report: Report, area: NDArray[np.float64]) -> str:
+    preview = report.preview
+    views = "".join(
+        f'<button type="button" data-view="{name}" aria-pressed="false" aria-label="{name.capitalize()}, enlarge"'
+        f' title="Enlarge ({number})"><span>{name.capitalize()}</span></button>'
+        for number, name in enumerate(VIEWS, 1)
+    )
+    haste = preview.rate * preview.step / report.rate
+    speeds = "".join(
+        f'<option value="{s}"{" selected" if s == 1 else ""}>{_fraction(s * haste)}×</option>' for s in SPEEDS
+    )
+    top, ticks = _scale(area)
+    points, binned = _curve(area, top)
+    line = "M" + "L".join(points)
+    return _fill(
+        _resource("player_template.html"),
+        ratio=f"{preview.width / preview.height:.5f}",
+        views=views,
+        speeds=speeds,
+        last=str(len(preview.frame_indices) - 1),
+        described=f"Share of foreground over time; on average {_percent(area.mean())}, at most {_percent(area.max())}",
+        area=f"{line}L1000,100L0,100Z",
+        line=line,
+        ticks="".join(
+            f'<i class="tick" style="bottom:{100 * tick / top:.2f}%"><span>{_tick(tick)}</span></i>' for tick in ticks
+        )
+        + "".join(_dot(moment, report, top) for moment in preview.moments),
+        times=_times(report),
+        binned=", the largest of neighbouring frames" if binned else "",
+        thinned="" if preview.step == 1 else f" The preview holds every {_ordinal(preview.step)} frame.",
+    )
+
+
+def _moments(report: Report) -> str:
+    if not report.preview.moments:
+        return ""
+    items = "".join(
+        f'<li><button type="button" data-frame="{moment.index}" aria-current="false"'
+        f' aria-label="Go to {_clock(moment.index / report.rate)}, frame {moment.index + 1}">'
+        f'<img src="data:image/jpeg;base64,{base64.b64encode(moment.jpeg).decode()}"'
+        f' alt="Frame {moment.index + 1} with the outline of its foreground">'
+        f"<span><b>{_clock(moment.index / report.rate)}</b><i>frame {moment.index + 1}</i>"
+        f"<i>{_percent(moment.area)}</i></span></button></li>"
+        for moment in report.preview.moments
+    )
+    return f'<h2>Busiest moments</h2><ul class="strip">{items}</ul>'
+
+
+def _figures(figures: list[tuple[str, str]]) -> str:
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    return f'<dl class="run">{rows}</dl>'
+
+
+def _files(files: list[str]) -> str:
+    if not files:
+        return ""
+    # "./" keeps a name with a colon from being read as a scheme.
+    items = "".join(f'<li><a href="./{escape(quote(name))}">{escape(name)}</a></li>' for name in files)
+    return f'<h2>Files</h2><ul class="files">{items}</ul>'
+
+
+def _data(report: Report, area: NDArray[np.float64]) -> str:
+    """Return the numbers and the video for the script, as blocks that a browser does not run."""
+    preview = report.preview
+    shares = [round(float(area[index]), 7) for index in preview.frame_indices if index < len(area)]
+    data = {
+        "rate": preview.rate,
+        "step": preview.step,
+        "clipRate": report.rate,
+        "nFrames": report.n_frames,
+        "shares": shares,
+        "start": _opening(report),
+    }
+    text = json.dumps(data, separators=(",", ":"))  # numbers only: nothing to escape
+    video = base64.b64encode(preview.video).decode()
+    return (
+        f'<script type="application/json" id="data">{text}</script>\n'
+        f'<script type="text/plain" id="video-data">{video}</script>'
+    )
+
+
+def _opening(report: Report) -> int:
+    """Return the frame of the preview at which the page opens: a busy one, with something left to play."""
+    preview = report.preview
+    latest = len(preview.frame_indices) - LEAD * preview.rate
+    early = [moment for moment in preview.moments if moment.index / preview.step <= latest]
+    if not early:
+        return 0
+    return round(max(early, key=lambda moment: moment.area).index / preview.step)
+
+
+# ------------------------------------------------------------------------------------------- the chart
+
+
+def _scale(area: NDArray[np.float64]) -> tuple[float, list[float]]:
+    """Return the top of the chart and the round numbers at which it has lines."""
+    peak = max(float(area.max()), 1e-4)
+    power = 10.0 ** math.floor(math.log10(peak / 2))
+    interval = max(f * power for f in (1, 2, 5) if f * power <= peak / 2)  # two to four lines
+    return 1.08 * peak, [k * interval for k in range(1, math.floor(1.001 * peak / interval) + 1)]
+
+
+def _curve(area: NDArray[np.float64], top: float) -> tuple[list[str], bool]:
+    """Return the points of the curve in a box of 1000 by 100, and whether one stands for several frames."""
+    n = len(area)
+    edges = np.unique(np.linspace(0, n, min(n, POINTS) + 1).astype(int))
+    height = 100 * (1 - np.maximum.reduceat(area, edges[:-1]) / top)
+    middle = (edges[:-1] + edges[1:] - 1) / 2
+    place = 1000 * middle / max(1, n - 1)
+    place[0] = 0.0
+    place[-1] = 1000.0 if n > 1 else place[-1]
+    points = [f"{x:.1f},{y:.2f}" for x, y in zip(place.tolist(), height.tolist(), strict=True)]
+    return points if n > 1 else [points[0], f"1000,{points[0].split(',')[1]}"], n > POINTS
+
+
+def _dot(moment: Moment, report: Report, top: float) -> str:
+    left = 100 * moment.index / max(1, report.n_frames - 1)
+    return f'<i class="dot" style="left:{left:.2f}%;bottom:calc({100 * moment.area / top:.2f}% - 4px)"></i>'
+
+
+def _times(report: Report) -> str:
+    """Return the labels of the time axis, at round times."""
+    seconds = max(0, report.n_frames - 1) / report.rate
+    if seconds <= 0:
+        return "<span style='left:0'>0:00</span>"
+    steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+    interval = next((step for step in steps if seconds / step <= 8), seconds / 8)
+    marks = np.arange(0, 0.97 * seconds, interval).tolist()
+    whole = interval >= 1
+    return "".join(f'<span style="left:{100 * t / seconds:.2f}%">{_clock(t, whole=whole)}</span>' for t in marks)
+
+
+# ------------------------------------------------------------------------------------------- words
+
+
+def _clock(seconds: float, *, whole: bool = False) -> str:
+    """Return a time as 1:02:03.4, without the hours where there are none."""
+    tenths = round(seconds) * 10 if whole else round(seconds * 10)
+    minutes, rest = divmod(tenths, 600)
+    end = f"{rest // 10:02d}" + ("" if whole else f".{rest % 10}")
+    return f"{minutes // 60}:{minutes % 60:02d}:{end}" if minutes >= 60 else f"{minutes}:{end}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
+
+
+def _tick(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _fraction(speed: float) -> str:
+    text = f"{speed:.3g}" if speed < 100 else f"{speed:.0f}"
+    return {"0.25": "¼", "0.5": "½"}.get(text, text)
+
+
+def _ordinal(number: int) -> str:
+    return "second" if number == 2 else f"{number}th"
+
+
+def _resource(name: str) -> str:
+    return resources.files("lrpca.video").joinpath(name).read_text(encoding="utf-8")
+
+
+def _fill(template: str, **parts: str) -> str:
+    """Put the parts into a template, in one go: braces inside a part stay as they are."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

@@ -1,0 +1,270 @@
+"""Where frames come from: a video file, a folder of pictures, a single picture."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lrpca.video.codec import Frame, describe_error, has_colour, require_av, to_array
+from lrpca.video.pictures import PICTURE_ENDINGS, PictureDecoder, is_picture
+
+if TYPE_CHECKING:
+    from av import VideoFrame
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+RATE = 25.0  # frames a second where nothing tells
+COVER = 0x400  # FFmpeg's mark of a picture that belongs to a song
+SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is a mistake of the file
+
+
+class BrokenOffError(Exception):
+    """A source ended before its end; the frames before are valid."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A clip that is open.
+
+    Attributes
+    ----------
+    name : str
+        What to call it in a title.
+    height, width, channels : int
+        The shape of a frame; channels is 1 or 3.
+    rate : float
+        Frames a second.
+    n_frames : int or None
+        How many frames the source announces.
+    frames : iterator of (float or None, ndarray of uint8)
+        Each frame with its time in seconds, where known. The array is valid until the next one.
+        Raises `BrokenOffError` where the source breaks off.
+    close : callable
+        Lets go of the file.
+    """
+
+    name: str
+    height: int
+    width: int
+    channels: int
+    rate: float
+    n_frames: int | None
+    frames: Iterator[tuple[float | None, Frame]]
+    close: Callable[[], None]
+
+
+def open_path(path: Path, grey: bool | None) -> Source:
+    """Open a video file, a folder of pictures, or a picture.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    grey : bool or None
+        Whether frames are to be grey; None: where the source has no colour.
+
+    Returns
+    -------
+    Source
+        With its first frame decoded already.
+
+    Raises
+    ------
+    OSError
+        The path does not exist or may not be read.
+    ValueError
+        There is no frame in it.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"source={str(path)!r} does not exist; check the name and the folder")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"source={str(path)!r} may not be read; ask for the right to read it")
+    if path.is_dir():
+        return _open_pictures(path, _pictures_in(path), grey)
+    return _open_pictures(path, [path], grey) if is_picture(path) else _open_video(path, grey)
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    """Return the picture files of a folder in natural order: frame2 before frame10."""
+    files = [
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in PICTURE_ENDINGS and not file.name.startswith(".") and file.is_file()
+    ]
+    if not files:
+        raise ValueError(
+            f"source={str(folder)!r} is a folder without pictures; name a video file, or a folder of "
+            f"{', '.join(PICTURE_ENDINGS)} files"
+        )
+    return sorted(files, key=_natural)
+
+
+def _natural(file: Path) -> tuple[list[tuple[int, str]], str]:
+    """Return a key that sorts the numbers in a name by value; the name itself decides between 1 and 01."""
+    parts = re.split(r"(\d+)", file.name.casefold(), flags=re.ASCII)
+    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)], file.name
+
+
+def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> Source:
+    """Open a clip of one picture per frame."""
+    decoder = PictureDecoder(grey)
+    first = decoder.decode(files[0])
+    shape = first.shape
+
+    def decode() -> Iterator[tuple[float | None, Frame]]:
+        yield None, first
+        for file in files[1:]:
+            picture = decoder.decode(file)
+            if picture.shape != shape:
+                raise ValueError(
+                    f"source={str(path)!r} has pictures of several sizes: {file.name!r} is {_size(picture)} where "
+                    f"{files[0].name!r} is {_size(first)}; keep pictures of one size in the folder"
+                )
+            yield None, picture
+
+    channels = 1 if first.ndim == 2 else 3
+    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode(), _nothing)
+
+
+def _open_video(path: Path, grey: bool | None) -> Source:
+    """Open a video file and decode its first frame, which tells more truly than the header what comes."""
+    av = require_av()
+    container = _open_container(av, path)
+    try:
+        stream = _video_stream(container, path)
+        stream.thread_type = "AUTO"
+        rate = _rate(stream)
+        decoded = _decode(container, stream, rate)
+        try:
+            first = next(decoded, None)
+        except BrokenOffError as error:
+            reason = str(error).partition(";")[0]
+            raise ValueError(f"source={str(path)!r} has no frame that is whole ({reason}); write it again") from error
+        if first is None:
+            raise ValueError(f"source={str(path)!r} has a video stream without frames; check how it was made")
+        channels = 3 if (has_colour(first.format) if grey is None else not grey) else 1
+        converter = av.video.reformatter.VideoReformatter()
+        picture = to_array(first, channels=channels, converter=converter)
+    except BaseException:
+        container.close()
+        raise
+
+    def convert() -> Iterator[tuple[float | None, Frame]]:
+        start = first.time or 0.0
+        for index, frame in enumerate(chain([first], decoded)):
+            if (frame.height, frame.width) != (first.height, first.width):
+                raise BrokenOffError(
+                    f"the size changes from {first.width}x{first.height} to {frame.width}x{frame.height} pixels "
+                    f"after {index} frames; split the file there for the rest"
+                )
+            time = None if frame.time is None else frame.time - start
+            yield time, to_array(frame, channels=channels, converter=converter)
+
+    height, width = picture.shape[:2]
+    return Source(
+        path.name, height, width, channels, rate, _announced(container, stream, rate), convert(), container.close
+    )
+
+
+def _open_container(av: Any, path: Path) -> InputContainer:
+    """Open a file with PyAV, or say why not."""
+    try:
+        # An absolute path is never taken for a protocol ("a:b.mp4"); titles may be in any encoding.
+        container: InputContainer = av.open(os.path.abspath(path), metadata_errors="replace")
+    except Exception as error:
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(
+            f"source={str(path)!r} is not a readable video ({describe_error(error)}); "
+            "it is truncated, damaged or of another kind: write it again"
+        ) from error
+    return container
+
+
+def _video_stream(container: InputContainer, path: Path) -> VideoStream:
+    """Return the first stream of moving pictures; the cover of a song is none, nor is text as FFmpeg draws it."""
+    streams = [stream for stream in container.streams.video if not int(stream.disposition) & COVER]
+    if not streams or container.format.name == "tty":
+        held = "only audio" if container.streams.audio else "no video stream"
+        raise ValueError(f"source={str(path)!r} holds {held}; name a file with a video stream")
+    if streams[0].codec_context is None:
+        raise ValueError(f"source={str(path)!r} is of a kind for which PyAV has no decoder; convert it to mp4 first")
+    return streams[0]
+
+
+def _rate(stream: VideoStream) -> float:
+    """Return the frames a second of a stream, in the mean."""
+    for rate in (stream.average_rate, stream.guessed_rate):
+        if rate is not None and SLOWEST <= rate <= FASTEST:
+            return float(rate)
+    return RATE
+
+
+def _duration(container: InputContainer, stream: VideoStream) -> float | None:
+    """Return how many seconds a stream says it lasts; the whole file's length only counts for a sole stream."""
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    if container.duration is not None and len(container.streams) == 1:
+        return container.duration / 1e6
+    return None
+
+
+def _announced(container: InputContainer, stream: VideoStream, rate: float) -> int | None:
+    """Return how many frames are to be expected: as the file counts them, or from its length."""
+    seconds = _duration(container, stream)
+    if seconds is None and container.duration is not None:
+        seconds = container.duration / 1e6
+    return stream.frames or (None if seconds is None else max(1, round(seconds * rate)))
+
+
+def _decode(container: InputContainer, stream: VideoStream, rate: float) -> Iterator[VideoFrame]:
+    """Decode frame by frame, past what is damaged, and complain at the end."""
+    n_packets = n_frames = n_damaged = 0
+    end = 0.0
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except Exception as error:  # on a damaged file PyAV raises more than its own errors
+            raise BrokenOffError(f"it breaks off after {n_frames} frames ({describe_error(error)})") from error
+        if packet is None:
+            break
+        n_packets += packet.size > 0
+        try:
+            frames = packet.decode()
+        except Exception:
+            n_damaged += 1
+            continue
+        for frame in frames:
+            n_frames += 1
+            end = max(end, (frame.time or 0.0) + 1 / rate)
+            yield frame
+    if _is_cut(container, stream, n_packets, end, rate):
+        expected = _announced(container, stream, rate)
+        raise BrokenOffError(f"it breaks off after {n_frames} of {expected} frames; copy the file again for the rest")
+    if n_damaged:  # where several threads decode, not each of the last ones is told
+        raise BrokenOffError(f"at least {n_damaged} of {n_packets} packets are damaged; their frames are left out")
+
+
+def _is_cut(container: InputContainer, stream: VideoStream, n_packets: int, end: float, rate: float) -> bool:
+    """Tell whether clearly less came than the header says, whose counts and lengths are often a little off."""
+    seconds = _duration(container, stream)
+    if stream.frames:
+        expected: float = stream.frames
+        # Of a trimmed MP4 only a part is shown. FFmpeg shortens the duration of a cut AVI, but not its count.
+        if seconds is not None and "mp4" in container.format.name:
+            expected = min(expected, seconds * rate)
+        return n_packets < 0.98 * expected - 1
+    return seconds is not None and end < 0.95 * seconds - 1
+
+
+def _size(picture: Frame) -> str:
+    """Write the size of a picture the usual way, width first."""
+    return f"{picture.shape[1]}x{picture.shape[0]}"
+
+
+def _nothing() -> None:
+    """Do nothing: there is nothing to close."""
