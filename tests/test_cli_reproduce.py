@@ -46,7 +46,7 @@ def test_lists_what_there_is(arguments: list[str], folder: Path, capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [*COMPARISONS, *LEARNING]
     assert COMPARISONS == ["convergence", "iteration-time", "total-time", "recovery"]
-    assert LEARNING == ["models", "training-time", "generalisation", "numbers"]
+    assert LEARNING == ["models", "training-time", "generalisation", "numbers", "video"]
     assert "n = 3000" in lines[3] and not any(folder.iterdir())
 
 
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_errors(folder: Path) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("arguments", [["video"], ["recovery", "--repeat", "0"], ["recovery", "--seed", "-1"]])
+@pytest.mark.parametrize("arguments", [["nothing"], ["recovery", "--repeat", "0"], ["recovery", "--seed", "-1"]])
 def test_wrong_usage(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *arguments]) == ExitCode.USAGE
     err = capsys.readouterr().err

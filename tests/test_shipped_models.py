@@ -39,7 +39,8 @@ def errors_of(problem: lrpca.testing.Problem, schedule: Schedule, iterations: in
 
 
 def test_every_model_says_where_it_comes_from() -> None:
-    assert {"default", "fast", *(f"{name}-{alpha}" for name in ("fnn", "frmnn") for alpha in ALPHAS)} == set(shipped())
+    published = {f"{name}-{alpha}" for name in ("fnn", "frmnn") for alpha in ALPHAS}
+    assert {"default", "fast", "video", *published} == set(shipped())
     for name in set(shipped()) - {"default"}:
         meta = Schedule.load(name).meta
         assert meta["command"].startswith("lrpca train ") and meta["command"].endswith(f"-o {name}.json")

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from lrpca.experiments.reproduce import Reproduction
 
+_VIDEO = "Footage for 'video': a file or folder of pictures; repeat it, in turn for the clips."
+
 
 def add_reproduce(app: "typer.Typer") -> None:
     """Add the command to the application."""
@@ -28,6 +30,7 @@ def add_reproduce(app: "typer.Typer") -> None:
         ] = False,
         repeat: Annotated[int | None, option(min=1, metavar="K", help="Problems for each setting.")] = None,
         seed: Annotated[int, option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
+        video: Annotated[list[str] | None, option(metavar="FILE", help=_VIDEO)] = None,
     ) -> None:
         """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
         from lrpca.experiments.reproduce import EXPERIMENTS, find_experiment
@@ -42,14 +45,16 @@ def add_reproduce(app: "typer.Typer") -> None:
                 return
             with exit_with(ExitCode.USAGE, ValueError):
                 find_experiment(name)
-            _show(_run(name, output, quick, repeat, seed))
+                if video and name != "video":
+                    raise ValueError(f"--video={video[0]} is not used by {name!r}; leave it out, or use 'video'")
+            _show(_run(name, output, quick, repeat, seed, video or []))
 
 
-def _run(name: str, output: Path, quick: bool, repeat: int | None, seed: int) -> "Reproduction":
+def _run(name: str, output: Path, quick: bool, repeat: int | None, seed: int, videos: list[str]) -> "Reproduction":
     from lrpca.experiments.reproduce import reproduce
 
     with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), stages() as say:
-        return reproduce(name, output, quick=quick, repeat=repeat, random_state=seed, progress=say)
+        return reproduce(name, output, quick=quick, repeat=repeat, random_state=seed, videos=videos, progress=say)
 
 
 def _show(result: "Reproduction") -> None:

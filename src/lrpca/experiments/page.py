@@ -36,7 +36,7 @@ def compose(experiment: Experiment[Any, Any], record: Mapping[str, Any]) -> repo
     page.pictures([figure_of(experiment, measurement)], columns=1)
     rows = [[verdict(c["confirmed"], small), c["of"], c["paper"], c["measured"]] for c in record["claims"]]
     page.table(["confirmed", "held against", "the paper", "measured"], rows, wrapped=True)
-    unknown = " The curves of the paper are not available as numbers." if "figure" in experiment.source else ""
+    unknown = " The curves of the paper are not available as numbers." if experiment.source.startswith("figure") else ""
     page.text(experiment.criteria + unknown)
     page.section("Numbers")
     for table in record["tables"]:

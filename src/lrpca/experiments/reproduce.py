@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ from lrpca.experiments import (
     recovery,
     total_time,
     training_time,
+    video,
 )
 from lrpca.experiments.measurement import Claim, Experiment, Say, Table, to_json
+from lrpca.experiments.video_measurement import VideoSetup
 
-# Comparisons of solvers first, then what the paper measures of learning, which needs PyTorch.
+# Comparisons of solvers first, then what the paper measures of learning, which needs PyTorch; then videos.
 _ALL: tuple[Experiment[Any, Any], ...] = (
     convergence.EXPERIMENT,
     iteration_time.EXPERIMENT,
@@ -32,6 +36,7 @@ _ALL: tuple[Experiment[Any, Any], ...] = (
     training_time.EXPERIMENT,
     generalisation.EXPERIMENT,
     numbers.EXPERIMENT,
+    video.EXPERIMENT,
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
@@ -76,6 +81,7 @@ def reproduce(
     quick: bool = False,
     repeat: int | None = None,
     random_state: int = 0,
+    videos: Sequence[str | os.PathLike[str]] = (),
     progress: Say | None = None,
 ) -> Reproduction:
     """Run one of the paper's comparisons and write ``NAME.json`` and ``NAME.html``.
@@ -92,6 +98,8 @@ def reproduce(
         Problems for each setting.
     random_state : int
         Seed of the first problem.
+    videos : sequence of str or path-like
+        Footage for the experiment "video": files or folders of pictures, in turn for its clips.
     progress : callable, optional
         Called with a short line before each stage.
 
@@ -112,6 +120,8 @@ def reproduce(
     plot.require_matplotlib()
     setup = experiment.quick if quick else experiment.full
     setup = replace(setup, seed=random_state, repeat=repeat or setup.repeat)
+    if videos:
+        setup = _with_footage(name, setup, [os.fspath(path) for path in videos])
     note, began = circumstances.load_note(), time.perf_counter()
     measurement = experiment.measure(setup, progress or _silence)
     elapsed = time.perf_counter() - began
@@ -120,7 +130,7 @@ def reproduce(
         "name": name,
         "title": experiment.title,
         "source": experiment.source,
-        "command": _command(name, quick, repeat, random_state),
+        "command": _command(name, quick, repeat, random_state, [os.fspath(path) for path in videos]),
         "quick": quick,
         "hardware": circumstances.hardware(),
         "versions": circumstances.versions(experiment.packages),
@@ -148,12 +158,20 @@ def reproduce(
     )
 
 
-def _command(name: str, quick: bool, repeat: int | None, seed: int) -> str:
+def _with_footage(name: str, setup: Any, videos: Sequence[str]) -> Any:
+    """Return a setup with footage of one's own, or raise where it has no use for it."""
+    if not isinstance(setup, VideoSetup):
+        raise ValueError(f"videos={list(videos)} are not used by {name!r}; leave them out, or use 'video'")
+    return replace(setup, videos=tuple(videos))
+
+
+def _command(name: str, quick: bool, repeat: int | None, seed: int, videos: Sequence[str] = ()) -> str:
     parts = ["lrpca", "reproduce", name]
     parts += ["--quick"] if quick else []
     parts += ["--repeat", str(repeat)] if repeat is not None else []
     parts += ["--seed", str(seed)] if seed else []
-    return " ".join(parts)
+    parts += [word for path in videos for word in ("--video", path)]
+    return shlex.join(parts)
 
 
 def _silence(message: str) -> None:

@@ -26,6 +26,7 @@ from lrpca.solvers.lagging import lagging, needs_own_grams
 from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.second_looks import End, SecondLooks
+from lrpca.solvers.standstill import Cut, Standstill
 from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import AdaptiveStopping
@@ -57,6 +58,7 @@ def solve_adaptive(
     row_weight: Any = None,  # (n1,)
     power_steps: int | None = None,
     rules: frozenset[str] = frozenset(RULES),
+    standstill: Standstill | None = None,
 ) -> Outcome:
     """Run the iteration: initialise, pass, update, stop."""
     thresholds = AdaptiveThresholds(schedule, sample, matrix)
@@ -86,6 +88,7 @@ def solve_adaptive(
             break
         new = iteration.retract(parts.L, parts.R, step * dL, step * dR, row_weight)
         edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
+        before = (parts.L, parts.R)
         parts, moved = updated(parts, new, edge, thresholds.ahead) if "significance" in rules else all_of(new)
         values = parts.values[: parts.present]
         change = moved / max(float(np.linalg.norm(values)), _TINY)
@@ -93,6 +96,9 @@ def solve_adaptive(
         end = End(parts, result, change, "max_iter")
         if callback is not None and asked_to_stop(callback(State.of(history[-1], parts.L.copy(), parts.R.copy()))):
             reason = "callback"
+            break
+        if standstill is not None and standstill.reached(before, Cut.of(level), (parts.L, parts.R)):
+            reason = "tol"
             break
         if tol == 0:
             continue

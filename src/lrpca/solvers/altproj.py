@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
@@ -27,12 +28,14 @@ from lrpca.solvers.options import choice, number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
+from lrpca.solvers.standstill import Cut, Standstill
 
 OPTIONS = {
     "variant": choice("paper", "ncrpca"),
     "beta": number(above=0),
     "incoherence": number(above=0),
     "floor": number(least=0),
+    "change": number(least=1e-6, below=1),
 }
 
 # A stage below full rank ends when its threshold falls by less than this per iteration.
@@ -49,6 +52,7 @@ def solve(
     beta: float | None = None,
     incoherence: float | None = None,
     floor: float = 3.0,
+    change: float | None = None,
 ) -> Outcome:
     """Run alternating projections.
 
@@ -64,9 +68,12 @@ def solve(
     floor : float
         The threshold is held above so many times the spread of clean residuals: in noise it would otherwise fall until
         S takes in everything. 0 lets it, as in the paper.
+    change : float, optional
+        Stop, too, when X and S have both changed by less than this part of themselves at full rank
+        (`lrpca.solvers.standstill`); with ``tol=0`` by nothing else. Not by the practical variant.
     """
     if variant == "ncrpca":
-        run.refuse("by variant='ncrpca'", beta=beta)
+        run.refuse("by variant='ncrpca'", beta=beta, change=change)
         incoherence = incoherence or 1.0
         run.settle(incoherence=incoherence)
         return _practical(run, incoherence, floor)
@@ -78,17 +85,21 @@ def solve(
     L, R = np.zeros((n1, 0)), np.zeros((n2, 0))
     last: Pass | None = None
     reason: str | None = None
+    standstill = Standstill(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
         thresholded = HardThresholded(run.matrix, L, R, threshold, run.survey.observed)
         svd = leading_svd(thresholded.times, thresholded.adjoint_times, svd.V)
-        L, R = svd.cut(k).factors()
+        entering, (L, R) = (L, R), svd.cut(k).factors()
         last = thresholded.last
         reason = _record(run, L, R, threshold, last)
         # X at rest ends a stage; only the last one ends the run by it.
         if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
             break
         reason = None
+        if standstill.reached(entering, Cut.of(levels("hard", threshold)), (L, R)) and k == run.rank:
+            reason = "tol"
+            break
         wanted = beta * (svd.value(k) + 0.5**t * float(svd.values[k - 1]))
         before, threshold = threshold, max(wanted, min(threshold, floor * clean_spread(run.sample, L, R)))
         t += 1

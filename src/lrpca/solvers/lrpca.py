@@ -25,10 +25,11 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
 from lrpca.solvers.lagging import lagging, left_behind
-from lrpca.solvers.options import integer, some_of
+from lrpca.solvers.options import integer, number, some_of
 from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Run
+from lrpca.solvers.standstill import Cut, Standstill
 from lrpca.solvers.start import completed, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import absolute_verdict
@@ -41,6 +42,7 @@ OPTIONS = {
     "power_steps": integer(0),
     "sample_size": integer(100),
     "without": some_of(RULES, "rule of the default"),
+    "change": number(least=1e-6, below=1),
 }
 
 
@@ -50,6 +52,7 @@ def solve(
     power_steps: int | None = None,
     sample_size: int | None = None,
     without: frozenset[str] = frozenset(),
+    change: float | None = None,
 ) -> Outcome:
     """Run the schedule: absolute ones as in the paper, adaptive ones by the loop that needs no training.
 
@@ -62,6 +65,9 @@ def solve(
         How many entries thresholds are read off; the sample is drawn before (`Run.sample`).
     without : set of str
         Rules of the default to leave out (`lrpca.solvers.rules.RULES`).
+    change : float, optional
+        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.standstill`),
+        without second looks; with ``tol=0`` by nothing else.
     """
     from lrpca.solvers.adaptive import solve_adaptive
 
@@ -74,6 +80,7 @@ def solve(
         "start": run.start,
         "row_weight": run.row_weight,
         "power_steps": power_steps,
+        "standstill": Standstill(run.matrix, run.sample, change),
     }
     if run.schedule.kind == "absolute":
         return solve_absolute(run.matrix, run.rank, run.schedule, run.sample, **common)
@@ -94,6 +101,7 @@ def solve_absolute(
     start: tuple[Any, Any] | None = None,
     row_weight: Any = None,  # (n1,)
     power_steps: int | None = None,
+    standstill: Standstill | None = None,
 ) -> Outcome:
     """Run the iteration: initialise, pass, update, stop."""
     if start is None:
@@ -124,11 +132,14 @@ def solve_absolute(
         if not np.isfinite(size + moved):
             reason = "runaway"
             break
-        L, R = L + dL, R + dR
+        before, (L, R) = (L, R), (L + dL, R + dR)
         record = make_record(k, threshold, step, result, facts, moved / size if size else 0.0, began)
         history.append(record)
         if callback is not None and asked_to_stop(callback(State.of(record, L.copy(), R.copy()))):
             reason = "callback"
+            break
+        if standstill is not None and standstill.reached(before, Cut.of(level), (L, R)):
+            reason = "tol"
             break
         verdict = absolute_verdict(history, tol)
         if verdict is not None:

@@ -13,20 +13,25 @@ References
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lrpca import iteration
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
-from lrpca.solvers.residuals import first_factors, full_step, relative, residual_of
+from lrpca.solvers.residuals import Residual, first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
+from lrpca.solvers.sparsify import DenseResidual
+from lrpca.solvers.standstill import Cut, Standstill, below
 
 OPTIONS = {
     "alpha": number(least=0, below=1),
     "gamma": number(least=1),
     "init": number(least=0, below=1),
     "step": number(above=0),
+    "change": number(least=1e-6, below=1),
 }
 
 
@@ -37,6 +42,7 @@ def solve(
     gamma: float | None = None,
     init: float | None = None,
     step: float | None = None,
+    change: float | None = None,
 ) -> Outcome:
     """Run scaled gradient descent.
 
@@ -54,9 +60,15 @@ def solve(
         paper) or γ α, by the median residual: T_α removes the largest entries of X where outliers are not larger.
     step : float, optional
         Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
+    change : float, optional
+        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.standstill`);
+        with ``tol=0`` by nothing else. Not where less than 0.3 of the entries are observed.
     """
     residual = residual_of(run)
     result, reason = None, "max_iter"
+    standstill = Standstill(run.matrix, run.sample, change)
+    if not isinstance(residual, DenseResidual):
+        run.refuse("where few entries are observed", change=change)
     try:
         alpha, share = settle_share(run, alpha, gamma, residual.observed)
         L, R = first_factors(run, residual, (alpha, share), init)
@@ -68,11 +80,22 @@ def solve(
             if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
                 reason = "runaway"
                 break
-            L, R = L + eta / residual.observed * dL, R + eta / residual.observed * dR
+            before, (L, R) = (L, R), (L + eta / residual.observed * dL, R + eta / residual.observed * dR)
             verdict = run.record(L, R, step=eta, residual=size, kept=kept)
             if verdict is not None:
                 reason = verdict
                 break
+            if change is not None and standstill.reached(before, _cut(residual, run), (L, R)):
+                reason = "tol"
+                break
     finally:
         residual.close()
     return run.end(L, R, reason, result.kept if result else None)
+
+
+def _cut(residual: Residual, run: Run) -> Cut:
+    """Return how the last iteration cut S out of the residual."""
+    assert isinstance(residual, DenseResidual)
+    largest = float(np.abs(run.sample.values).max())
+    rows, columns = (below(levels, largest, run.matrix.arithmetic) for levels in residual.levels)
+    return Cut(math.inf, rows, columns)

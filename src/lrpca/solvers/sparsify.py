@@ -23,7 +23,13 @@ _PIECE = 1 << 18
 
 
 class DenseResidual:
-    """The residual of a dense matrix, in a buffer of its size."""
+    """The residual of a dense matrix, in a buffer of its size.
+
+    Attributes
+    ----------
+    levels : tuple of ndarray (n1,), (n2,)
+        From which |D| on an entry of a row, and of a column, was rejected the last time.
+    """
 
     def __init__(self, matrix: DenseMatrix, norm: float, observed: float) -> None:
         self.shape, self.norm, self.observed = matrix.shape, norm, observed
@@ -33,6 +39,7 @@ class DenseResidual:
         self._transposed = isinstance(array, np.ndarray) and array.flags.f_contiguous and not array.flags.c_contiguous
         self._D = np.empty(self.shape[::-1] if self._transposed else self.shape, matrix.arithmetic)
         self._threads = Threads()
+        self.levels: tuple[Any, Any] = (np.full(self.shape[0], np.inf), np.full(self.shape[1], np.inf))
 
     def close(self) -> None:
         """End the threads."""
@@ -90,6 +97,7 @@ class DenseResidual:
         self._matrix.reads += 1
         row_levels = self._row_levels(self._source(), L, Rt, share)
         column_levels = self._column_levels(share)
+        self.levels = (column_levels, row_levels) if self._transposed else (row_levels, column_levels)
         return self._reject(row_levels, column_levels, Rt.conj(), L.conj(), store=store)
 
     def _source(self) -> Any:
