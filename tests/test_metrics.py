@@ -79,3 +79,96 @@ def test_masks_must_be_boolean_and_alike():
         metrics.precision_recall_f(np.ones(3, bool), np.array([0, 50, 255], np.uint8))
     with pytest.raises(ValueError, match="one shape"):
         metrics.precision_recall_f(np.ones(3, bool), np.ones(4, bool))
+
+
+CODES = np.array([0, 50, 85, 170, 255], np.uint8)
+
+
+def _random_clip(n: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.random((n, 12, 17)) < 0.4, rng.choice(CODES, (n, 12, 17))
+
+
+def test_cdnet_scores_follow_their_definitions():
+    masks, truth = _random_clip()
+    score = metrics.cdnet_score(masks, truth)
+    moving, background = truth == 255, (truth == 0) | (truth == 50)
+    hits, misses = (masks & moving).sum(), (~masks & moving).sum()
+    alarms, rest = (masks & background).sum(), (~masks & background).sum()
+    counts = (score.true_positives, score.false_negatives, score.false_positives, score.true_negatives)
+    assert counts == (hits, misses, alarms, rest)
+    assert score.shadow_errors == (masks & (truth == 50)).sum()
+    assert score.precision == pytest.approx(hits / (hits + alarms), rel=1e-12)
+    assert score.recall == pytest.approx(hits / (hits + misses), rel=1e-12)
+    assert score.f == pytest.approx(2 * score.precision * score.recall / (score.precision + score.recall), rel=1e-12)
+    assert score.specificity == pytest.approx(rest / (rest + alarms), rel=1e-12)
+    assert score.false_positive_rate == pytest.approx(1 - score.specificity, rel=1e-12)
+    assert score.false_negative_rate == pytest.approx(1 - score.recall, rel=1e-12)
+    assert score.wrong_percentage == pytest.approx(100 * (alarms + misses) / (moving | background).sum(), rel=1e-12)
+
+
+def test_cdnet_unscored_pixels_change_nothing():
+    masks, truth = _random_clip()
+    unscored = (truth == 85) | (truth == 170)
+    assert metrics.cdnet_score(masks ^ unscored, truth) == metrics.cdnet_score(masks, truth)
+
+
+def test_cdnet_agrees_with_the_general_score():
+    masks, truth = _random_clip()
+    general = metrics.precision_recall_f(masks, truth == 255, valid=np.isin(truth, [0, 50, 255]))
+    score = metrics.cdnet_score(masks, truth)
+    assert (score.precision, score.recall, score.f) == (general.precision, general.recall, general.f)
+
+
+def test_cdnet_frame_by_frame_is_the_whole_clip():
+    masks, truth = _random_clip()
+    whole = metrics.cdnet_score(masks, truth, first=2)
+    scorer, blocks = metrics.CDnetScorer(), metrics.CDnetScorer()
+    for mask, codes in zip(masks[2:], truth[2:], strict=True):
+        scorer.add(mask, codes)
+    blocks.add(masks[2:4], truth[2:4])
+    blocks.add(masks[4:], truth[4:])
+    assert scorer.score() == blocks.score() == whole != metrics.cdnet_score(masks, truth)
+
+
+def test_cdnet_masks_may_be_bytes_and_opencv_shadows_are_not_marked():
+    masks, truth = _random_clip()
+    as_bytes = np.where(masks, 255, 0).astype(np.uint8)
+    shadows = np.where(masks, 255, 127).astype(np.int64)
+    expected = metrics.cdnet_score(masks, truth)
+    assert metrics.cdnet_score(as_bytes, truth.astype(np.int32)) == expected
+    assert metrics.cdnet_score(shadows, truth) == expected
+
+
+def test_cdnet_region_of_interest():
+    masks, truth = _random_clip()
+    roi = np.zeros(truth.shape[1:], bool)
+    roi[:, :5] = True
+    assert metrics.cdnet_score(masks, truth, roi=roi) == metrics.cdnet_score(masks[:, :, :5], truth[:, :, :5])
+    with pytest.raises(ValueError, match=r"roi.shape=\(17, 12\)"):
+        metrics.cdnet_score(masks, truth, roi=roi.T)
+
+
+def test_cdnet_shares_of_nothing_are_nan():
+    nothing = metrics.CDnetScorer().score()
+    shares = (nothing.precision, nothing.f, nothing.specificity, nothing.false_negative_rate, nothing.wrong_percentage)
+    assert all(map(math.isnan, shares))
+
+
+@pytest.mark.parametrize(
+    ("masks", "truth", "first", "message"),
+    [
+        (np.zeros((2, 3, 4), bool), np.zeros((2, 4, 3), np.uint8), 0, r"\(2, 3, 4\).*\(2, 4, 3\)"),
+        (np.zeros((3, 4), bool), np.zeros((3, 4), np.uint8), 0, "no clip"),
+        (np.zeros((1, 3, 4), bool), np.full((1, 3, 4), 51, np.uint8), 0, "truth=51 is not one of 0, 50, 85, 170, 255"),
+        (np.zeros((1, 3, 4), bool), np.full((1, 3, 4), 255 + 256), 0, "truth=511"),
+        (np.zeros((1, 3, 4), bool), np.full((1, 3, 4), -1), 0, "truth=-1"),
+        (np.zeros((1, 3, 4), bool), np.zeros((1, 3, 4)), 0, "truth.dtype=float64"),
+        (np.ones((1, 3, 4), np.uint8), np.zeros((1, 3, 4), np.uint8), 0, "mask=1 is not one of .*threshold"),
+        (np.zeros((2, 3, 4), bool), np.zeros((2, 3, 4), np.uint8), 2, "first=2"),
+        (np.zeros((2, 3, 4), bool), np.zeros((2, 3, 4), np.uint8), 0.5, "first=0.5"),
+    ],
+)
+def test_cdnet_refuses_what_it_cannot_score(masks, truth, first, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.cdnet_score(masks, truth, first=first)
