@@ -17,12 +17,13 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 GRID_ARGS ?=
 REAL_ARGS ?=
+VIDEO_ARGS ?=
 ARENA_ARGS ?=
 EXPERIMENTS ?= convergence iteration-time total-time recovery models training-time generalisation numbers
 EXPERIMENT_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench arena grid ablation experiments real lint docs clean distclean
+.PHONY: help venv demo test bench arena grid ablation experiments real video lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -54,13 +55,18 @@ $(VENV)/.real: $(VENV)/.grid
 	$(INSTALL) av
 	@touch $@
 
+# OpenCV, which masks of moving objects are compared with.
+$(VENV)/.video: $(VENV)/.real
+	$(INSTALL) opencv-python-headless
+	@touch $@
+
 # PyTorch, for whatever learns. The version is spelled as it is pinned: other spellings fetch builds for GPUs, gigabytes.
 $(VENV)/.learn: $(VENV)/.demo
 	$(INSTALL) torch==2.13.0
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.arena $(VENV)/.learn
-	$(INSTALL_SELF) ".[cli,plot,dev]"
+	$(INSTALL_SELF) ".[cli,plot,video,dev]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.demo $(VENV)/.learn
@@ -78,7 +84,7 @@ test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-bench: $(VENV)/.arena $(VENV)/.learn ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
+bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
 arena: $(VENV)/.arena ## Hold the arena on ten kinds of problems; writes benchmarks/results/arena.json (ARENA_ARGS="--quick" for less)
@@ -96,6 +102,9 @@ experiments: $(VENV)/.demo $(VENV)/.learn ## Measure the paper's comparisons aga
 
 real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--rivals none" for less)
 	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)
+
+video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)
+	$(BIN)/python benchmarks/video_quality.py $(VIDEO_ARGS)
 
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))

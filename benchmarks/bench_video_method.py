@@ -45,7 +45,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--video", help="footage (default: vtest.avi of LRPCA_DATA/video)")
-    parser.add_argument("--frames", type=int, default=CLIPS[0].n_frames, help="frames (default: %(default)s)")
+    parser.add_argument("--frames", "--n", type=int, default=CLIPS[0].n_frames, help="frames (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of timing (default: %(default)s)")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="folder of the result file (default: benchmarks/results)"

@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
             "plot_occluded_digits.py",
             "plot_pipeline.py",
             "plot_schedules.py",
+            "plot_video.py",
         ]
     ),
     "abort_on_example_error": True,
@@ -87,7 +88,7 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "benchmarks", "changelog"),
+        *("experiments", "video", "benchmarks", "changelog"),
     )
 }
 html_theme_options = {

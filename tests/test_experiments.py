@@ -361,8 +361,8 @@ def test_a_folder_that_takes_no_file_is_refused_before_measuring(
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="name='video' is not an experiment; use one of convergence, iteration-time"):
-        find_experiment("video")
+    with pytest.raises(ValueError, match="name='films' is not an experiment; use one of convergence, iteration-time"):
+        find_experiment("films")
 
 
 @pytest.mark.skipif(not STORED, reason="no results are stored yet; make experiments")

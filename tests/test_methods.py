@@ -24,10 +24,10 @@ PROBLEM = planted((100, 90), rank=RANK, outlier_fraction=0.08, outlier_size=10.0
 NAMES = list(METHODS)
 # One value that each option refuses, besides those that none takes.
 REFUSED: dict[str, dict[str, Any]] = {
-    "lrpca": {"power_steps": -1, "sample_size": 99, "without": ["nosuch"]},
-    "scaledgd": {"alpha": 1.0, "gamma": 0.9, "init": -0.1, "step": 0},
+    "lrpca": {"power_steps": -1, "sample_size": 99, "without": ["nosuch"], "change": -1},
+    "scaledgd": {"alpha": 1.0, "gamma": 0.9, "init": -0.1, "step": 0, "change": 0},
     "gd": {"alpha": -0.1, "gamma": 0.5, "init": 1, "step": 0, "balance": -1, "sample": 0, "incoherence": 0},
-    "altproj": {"variant": "fast", "beta": 0, "incoherence": -1, "floor": -1},
+    "altproj": {"variant": "fast", "beta": 0, "incoherence": -1, "floor": -1, "change": -1},
     "accaltproj": {"gamma": 1, "beta": -1, "beta_init": 0, "floor": -0.5},
     "pcp": {"algorithm": "alm", "weight": 0, "mu": -1, "growth": 0.5},
     "stable_pcp": {"weight": -0.1, "noise_level": 0, "debias": "yes"},
@@ -337,7 +337,7 @@ def test_settings_say_everything_and_survive_a_file(method: str, tmp_path: Path)
     assert set(d.estimated) <= set(d.settings)
     unknown = {name for name in d.settings if d.settings[name] is None}
     # What is None in the end is switched off: nothing was found from the data in its place.
-    assert unknown <= {"power_steps", "sample_size", "step", "sample", "incoherence"}
+    assert unknown <= {"power_steps", "sample_size", "step", "sample", "incoherence", "change"}
     d.save(tmp_path / "d.npz")
     loaded = lrpca.Decomposition.load(tmp_path / "d.npz")
     assert loaded.settings == d.settings and loaded.estimated == d.estimated

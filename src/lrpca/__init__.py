@@ -16,7 +16,7 @@ __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule"
 
 # Loaded when first asked for: `import lrpca` stays quick.
 _ELSEWHERE = {"RobustPCA": "lrpca.estimator"}
-_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing")
+_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing", "video")
 
 
 def __getattr__(name: str) -> Any:

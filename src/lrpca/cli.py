@@ -63,6 +63,7 @@ def _application() -> "typer.Typer":
     from lrpca.cli_models import add_models
     from lrpca.cli_reproduce import add_reproduce
     from lrpca.cli_train import add_train
+    from lrpca.cli_video import add_video
 
     app = typer.Typer(
         help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
@@ -87,6 +88,7 @@ def _application() -> "typer.Typer":
 
     _add_decompose(app)
     _add_demo(app)
+    add_video(app)
     add_train(app)
     add_models(app)
     add_bench(app)

@@ -86,9 +86,10 @@ def decompose(
     options : dict, optional
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
         the entries that thresholds are read from (below 100 000 entries all are taken), ``without`` some rules of the
-        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`). The other methods': see the function
-        ``solve`` of ``lrpca.solvers.<method>``. `Decomposition.settings` tells which values were used;
-        None is one that followed the data from iteration to iteration.
+        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`), ``change`` below which the relative
+        changes of both X and S end the run (the paper's rule for videos, one more read; with ``tol=0`` the only one).
+        The other methods': see the function ``solve`` of ``lrpca.solvers.<method>``. `Decomposition.settings` tells
+        which values were used; None is one that followed the data from iteration to iteration.
 
     Returns
     -------

@@ -7,6 +7,7 @@ The work is cut into a fixed partition first: the number of threads changes the 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -31,6 +32,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, work: float = math.inf) -> list[Result]:
         """Return ``[function(item) for item in items]``, computed by all threads.
@@ -41,8 +43,10 @@ class Threads:
         count = min(thread_count(), len(items))
         if work < _LITTLE or count == 1:
             return [function(item) for item in items]
-        if self._pool is None:
+        # A forked process has the pool but none of its threads.
+        if self._pool is None or self._process != os.getpid():
             self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="lrpca")
+            self._process = os.getpid()
         if work >= _MODEST:
             return list(self._pool.map(function, items))
         hands = [items[first::count] for first in range(count)]
@@ -57,4 +61,4 @@ class Threads:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the pool behind: it cannot be pickled, and is made again when needed."""
-        return {"_pool": None}
+        return {"_pool": None, "_process": 0}

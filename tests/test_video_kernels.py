@@ -1,0 +1,375 @@
+"""The kernels under `lrpca.video` against slow references in NumPy and SciPy."""
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from lrpca.kernels import binary, scale, scene
+
+SHAPES = [(1, 1), (1, 17), (13, 1), (2, 2), (9, 70), (23, 31)]
+
+
+def random_mask(shape, density, seed=0):
+    return (np.random.default_rng(seed).random(shape) < density).astype(np.uint8)
+
+
+def random_bytes(shape, seed=0, low=0, high=256):
+    return np.random.default_rng(seed).integers(low, high, shape, dtype=np.uint8)
+
+
+# --- binary pictures -----------------------------------------------------------------------------------------------
+
+
+def vote(mask, reach, share):
+    out = np.full_like(mask, 9)
+    binary.square_vote(mask, reach, share, out)
+    return out
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reach", [1, 2, 5])
+def test_the_vote_counts_the_part_of_the_square_that_is_in_the_picture(shape, reach):
+    mask, square = random_mask(shape, 0.5), np.ones((2 * reach + 1, 2 * reach + 1), int)
+    marked = ndimage.convolve(mask.astype(int), square, mode="constant")
+    there = ndimage.convolve(np.ones(shape, int), square, mode="constant")
+    for share in (0.2, 0.5, 0.7):
+        assert np.array_equal(vote(mask, reach, share), marked > share * there)
+
+
+@pytest.mark.parametrize("reach", [20, 100, 200])
+def test_large_squares_do_not_overflow(reach):
+    mask = np.ones((420, 410), np.uint8)
+    assert vote(mask, reach, 0.5).all()
+    mask[:, :230] = 0
+    assert not vote(mask, reach, 0.5)[:, :10].any()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reach", [1, 2, 3])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_the_vote_erodes_dilates_and_takes_medians(shape, reach, density):
+    mask, square = random_mask(shape, density), np.ones((2 * reach + 1, 2 * reach + 1), bool)
+    assert np.array_equal(vote(mask, reach, 0.0), ndimage.binary_dilation(mask, square))
+    assert np.array_equal(vote(mask, reach, 0.999), ndimage.binary_erosion(mask, square, border_value=1))
+    inner = (slice(reach, shape[0] - reach), slice(reach, shape[1] - reach))  # empty in small pictures
+    assert np.array_equal(vote(mask, reach, 0.5)[inner], ndimage.median_filter(mask, 2 * reach + 1)[inner])
+
+
+def tidy_slowly(mask, weight, smallest, largest_hole):
+    pieces, count = ndimage.label(mask, np.ones((3, 3)))
+    weights = ndimage.sum_labels(weight, pieces, np.arange(count + 1))
+    kept = (pieces > 0) & (weights[pieces] >= smallest)
+    holes, count = ndimage.label(~kept)
+    sizes = np.bincount(holes.ravel(), minlength=count + 1)
+    edge = np.concatenate([holes[0], holes[-1], holes[:, 0], holes[:, -1]])
+    filled = (holes > 0) & (sizes[holes] <= largest_hole) & ~np.isin(holes, edge)
+    return kept | filled
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("density", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+@pytest.mark.parametrize(("smallest", "largest_hole"), [(0.0, 0), (3.0, 2), (8.0, 40), (1e9, 10**6)])
+def test_tidying_drops_small_objects_and_fills_small_holes(shape, density, smallest, largest_hole):
+    mask = random_mask(shape, density, seed=int(10 * density))
+    largest_hole = min(largest_hole, mask.size - 1)  # a hole that is all of the picture is none
+    weight = np.where(random_mask(shape, 0.3, seed=5), np.float32(0.25), np.float32(1.0))  # exact sums
+    expected = tidy_slowly(mask, weight, smallest, largest_hole)
+    binary.tidy(mask, weight, smallest, largest_hole)
+    assert np.array_equal(mask, expected)
+
+
+def test_a_hole_that_reaches_the_border_is_no_hole():
+    mask = np.ones((9, 9), np.uint8)
+    mask[4, 4] = mask[0, 4] = 0
+    binary.tidy(mask, np.ones(mask.shape, np.float32), 1.0, 5)
+    assert mask[4, 4] == 1 and mask[0, 4] == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("density", [0.0, 0.15, 0.3, 0.5, 0.7, 1.0])
+def test_components_are_those_of_scipy_in_reading_order(shape, density):
+    mask = random_mask(shape, density, seed=3)
+    found, expected = np.full(shape, -1, np.int32), ndimage.label(mask, np.ones((3, 3)))
+    assert binary.label(mask, found) == expected[1]
+    assert np.array_equal(found > 0, mask > 0)
+    pairs = np.unique(np.stack([found.ravel(), expected[0].ravel()]), axis=1)  # one to one
+    assert len(set(pairs[0])) == len(set(pairs[1])) == pairs.shape[1]
+    numbers, first = np.unique(found, return_index=True)
+    assert np.all(np.diff(first[numbers > 0]) > 0)
+
+
+def test_a_spiral_is_one_component():
+    # Its arms are joined only at the very end: many runs have been given numbers of their own before.
+    n = 31
+    mask, y, x, dy, dx = np.zeros((n, n), np.uint8), 0, 0, 0, 1
+    mask[0, 0] = 1
+    for length in [n - 1] + [k for k in range(n - 1, 0, -2) for _ in range(2)]:
+        for _ in range(length):
+            y, x = y + dy, x + dx
+            mask[y, x] = 1
+        dy, dx = dx, -dy
+    expected = ndimage.label(mask, np.ones((3, 3)))[1]
+    assert expected == 1
+    assert binary.label(mask, np.empty(mask.shape, np.int32)) == 1
+
+
+# --- averages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 1), (8, 9, 3), (5, 16, 3)])
+@pytest.mark.parametrize("side", [1, 2, 3, 7])
+def test_squares_are_averaged_over_what_is_there(shape, side):
+    picture = random_bytes(shape)
+    out = np.zeros((-(-shape[0] // side), -(-shape[1] // side), shape[2]), np.uint8)
+    scale.average_squares(picture, side, out)
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            square = picture[i * side : i * side + side, j * side : j * side + side]
+            assert np.array_equal(out[i, j], np.floor(square.mean(axis=(0, 1)) + 0.5))
+
+
+def test_averages_of_white_are_white():
+    out = np.zeros((1, 1, 1), np.uint8)
+    scale.average_squares(np.full((300, 300, 1), 255, np.uint8), 300, out)
+    assert out[0, 0, 0] == 255
+
+
+# --- medians, fits, light ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 120])
+def test_medians_of_columns(count):
+    samples = random_bytes((count, 200))
+    middle, spread = np.full(200, 7, np.uint8), np.full(200, 7, np.uint8)
+    scene.middle_values(samples, 30, 190, middle, spread)
+    expected = np.sort(samples, axis=0)[(count - 1) // 2]  # of an even number the lower one
+    distance = np.sort(np.abs(samples.astype(int) - expected), axis=0)[(count - 1) // 2]
+    assert np.array_equal(middle[30:190], expected[30:190])
+    assert np.array_equal(spread[30:190], distance[30:190])
+    outside = np.r_[0:30, 190:200]  # belongs to other threads
+    assert np.all(middle[outside] == 7) and np.all(spread[outside] == 7)
+
+
+def fit_slowly(samples, lights, start, cut, steps, ridge):
+    fit = start.astype(float)
+    for x, begin, sample in zip(fit.T, start.T, samples.T, strict=True):
+        for _ in range(steps):
+            e = sample - lights @ x
+            w = np.where(np.abs(e) < cut, 1 - (e / cut) ** 2, 0)
+            A = lights.T @ (w[:, None] * lights) + np.diag(ridge) + 1e-3 * np.eye(lights.shape[1])
+            x += np.linalg.solve(A, lights.T @ (w * e) + ridge * (begin - x))
+    return fit
+
+
+def some_lights(count, rank, seed=0):
+    lights = np.random.default_rng(seed).standard_normal((count, rank))
+    lights[:, 0] = 1 + 0.1 * lights[:, 0]
+    return lights.astype(np.float32)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_columns_are_fitted_by_weighted_least_squares(rank):
+    rng = np.random.default_rng(1)
+    lights = some_lights(40, rank)
+    samples, start = random_bytes((40, 150)), rng.uniform(-20, 60, (rank, 150)).astype(np.float32)
+    start[0] += 90
+    ridge = np.r_[0.0, np.full(rank - 1, 4.0)].astype(np.float32)
+    out = np.full_like(start, -1)
+    scene.fit_columns(samples, lights, start, 20, 140, 60.0, 3, ridge, out)
+    expected = fit_slowly(samples, lights.astype(float), start, 60.0, 3, ridge.astype(float))
+    assert np.abs(out - expected)[:, 20:140].max() < 0.05  # grey levels
+    assert np.all(out[:, np.r_[0:20, 140:150]] == -1)
+
+
+def test_the_fit_is_blind_to_outliers():
+    lights = some_lights(60, 2)
+    truth = np.stack([np.linspace(60, 150, 100), np.linspace(-8, 8, 100)])
+    samples = np.rint(lights @ truth)
+    samples[random_mask(samples.shape, 0.25) > 0] = 250
+    out, start = np.empty((2, 100), np.float32), np.zeros((2, 100), np.float32)
+    start[0] = np.median(samples, axis=0)
+    scene.fit_columns(samples.astype(np.uint8), lights, start, 0, 100, 24.0, 6, np.zeros(2, np.float32), out)
+    assert np.abs(out - truth).max() < 0.5
+
+
+@pytest.mark.parametrize("size", [1, 5, 1024, 2500])
+def test_relighting_adds_rounds_and_clips(size):
+    rng = np.random.default_rng(0)
+    frames = random_bytes((4, size))
+    changes = (rng.integers(-8, 9, (4, 2)) / 4).astype(np.float32)  # exact in any order of summing
+    panels = (rng.integers(-400, 400, (2, size)) / 4).astype(np.float32)
+    out = np.empty_like(frames)
+    scene.relight(frames, changes, panels, out)
+    exact = frames + changes.astype(float) @ panels
+    assert np.array_equal(out, np.clip(np.floor(exact + 0.5), 0, 255))
+    assert {0, 255} <= set(out.ravel()) or size < 10
+
+
+# --- marking -------------------------------------------------------------------------------------------------------
+
+
+WEIGHTS = np.array([0.5, 1.25], np.float32)  # of grey and of colour
+
+
+def grey_part(picture, reference):
+    """The part of the squared distance that is the same in all channels; one channel counts as three alike."""
+    return 3 * (picture.astype(float) - reference).mean(axis=-1) ** 2
+
+
+def distances(picture, reference):
+    """Squared distance from the reference, grey and colour weighted apart."""
+    even = grey_part(picture, reference)
+    if picture.shape[-1] == 1:
+        return WEIGHTS[0] * even
+    total = ((picture.astype(float) - reference) ** 2).sum(axis=-1)
+    return WEIGHTS[0] * even + WEIGHTS[1] * (total - even)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_candidates_are_far_from_the_reference(channels):
+    picture, reference = random_bytes((3000, channels)), random_bytes((3000, channels), 1)
+    limit = np.random.default_rng(2).uniform(0, 20000, 3000).astype(np.float32)
+    limit[100:200] = np.inf
+    out = np.full(3000, 9, np.uint8)
+    scene.candidates(picture, reference, limit, WEIGHTS, out)
+    distance = distances(picture, reference)
+    clear = np.abs(distance - limit) > 1e-3 * distance
+    assert clear.mean() > 0.99
+    assert np.array_equal(out[clear], (distance > limit)[clear])
+    assert not out[100:200].any() and 0.2 < out.mean() < 0.9
+
+
+NO_SHADOWS, NO_HALOS = (2.0, 0.0, 0.0), (0, 0.3, 0, 0.3)
+
+
+class Marking:
+    """Frames and a scene of noise, where every rule of `mark_frame` finds work; rules are off unless asked for."""
+
+    height, width, radius2, reach = 15, 18, 30**2, 2
+
+    def __init__(self, channels):
+        rng, pixels = np.random.default_rng(channels), self.height * self.width
+        self.channels = channels
+        self.reference = random_bytes((pixels, channels), 4, 60, 200)
+        noise = rng.integers(-12, 13, (pixels, channels))
+        objects = rng.random(pixels) < 0.5
+        self.frame = np.where(objects[:, None], random_bytes((pixels, channels), 5), self.reference + noise)
+        self.frame = self.frame.astype(np.uint8)
+        self.limit = np.full(pixels, 400.0, np.float32)
+        self.place = np.full(pixels, -1, np.int32)
+        # On the left only: far from there quiet neighbours decide alone, in grey by another code.
+        self.dynamic = np.flatnonzero((rng.random(pixels) < 0.6) & (np.arange(pixels) % self.width < 8))
+        self.place[self.dynamic] = np.arange(len(self.dynamic))
+        self.samples = random_bytes((len(self.dynamic), channels, 20), 6)
+        self.counts = rng.integers(0, 21, len(self.dynamic)).astype(np.int32)
+        alone = [(self.place[self.around(p, self.reach)] < 0).all() for p in range(pixels)]
+        self.lonely = np.array(alone, np.uint8)
+        assert 0.3 < self.lonely.mean() < 0.7
+
+    def mark(self, *, change=0.0, need=1e9, quiet=0.0, shadow=NO_SHADOWS, halo=NO_HALOS):
+        picture, mask = np.empty_like(self.reference), np.full(len(self.reference), 9, np.uint8)
+        scene.mark_frame(
+            self.frame.reshape(-1),
+            np.array([change], np.float32),
+            np.full((1, self.frame.size), 1.0, np.float32),
+            self.reference,
+            self.limit,
+            WEIGHTS,
+            self.place,
+            self.lonely,
+            self.samples,
+            self.counts,
+            self.radius2,
+            quiet,
+            need,
+            self.reach,
+            np.array(shadow, np.float32),
+            np.array(halo, np.float32),
+            self.height,
+            self.width,
+            picture,
+            mask,
+        )
+        return mask
+
+    def around(self, p, reach):
+        i, j = divmod(p, self.width)
+        rows = range(max(i - reach, 0), min(i + reach + 1, self.height))
+        return [y * self.width + x for y in rows for x in range(max(j - reach, 0), min(j + reach + 1, self.width))]
+
+    def commonness(self, p, quiet):
+        """How common the colour of pixel p is around it, in the mean over its square."""
+        total = 0.0
+        for q in self.around(p, self.reach):
+            d = self.place[q]
+            if d < 0:
+                total += quiet * (np.sum((self.frame[p].astype(int) - self.reference[q]) ** 2) < self.radius2)
+            elif self.counts[d]:
+                colours = self.samples[d, :, : self.counts[d]].T.astype(int)
+                total += np.mean(((colours - self.frame[p]) ** 2).sum(-1) < self.radius2)
+        return total / len(self.around(p, self.reach))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_marking_begins_with_the_candidates_under_the_reference_light(channels):
+    marking = Marking(channels)
+    shifted = np.clip(marking.frame.astype(int) + 25, 0, 255).astype(np.uint8)
+    expected = np.empty(len(shifted), np.uint8)
+    scene.candidates(shifted, marking.reference, marking.limit, WEIGHTS, expected)
+    assert np.array_equal(marking.mark(change=25.0), expected)
+    assert not np.array_equal(marking.mark(), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("quiet", [0.0, 0.3])
+def test_a_colour_that_is_common_around_is_not_marked(channels, quiet):
+    marking = Marking(channels)
+    candidates, need = marking.mark(), 0.12 if channels == 1 else 0.01
+    common = np.array([marking.commonness(p, quiet) for p in range(len(candidates))])
+    clear = np.abs(common - need) > 1e-5
+    expected = candidates & (common < need)
+    assert np.array_equal(marking.mark(need=need, quiet=quiet)[clear], expected[clear])
+    assert 0 < expected.sum() < candidates.sum()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_halos_are_not_marked(channels):
+    marking = Marking(channels)
+    reach, fainter, colour_reach, colour_fainter = halo = (1, 0.3, 2, 0.5)
+    candidates = marking.mark() > 0
+    strength = distances(marking.frame, marking.reference)
+    # Where only the colour is off it may have bled, and more is asked.
+    bled = (WEIGHTS[0] * grey_part(marking.frame, marking.reference) < marking.limit) & (channels == 3)
+    expected, clear = candidates.copy(), np.ones(len(candidates), bool)
+    for p in np.flatnonzero(candidates & (marking.place < 0)):
+        near = [q for q in marking.around(p, colour_reach if bled[p] else reach) if candidates[q]]
+        share = (colour_fainter if bled[p] else fainter) ** 2 * strength[near].max() / strength[p]
+        expected[p], clear[p] = share <= 1, abs(share - 1) > 1e-3
+    assert np.array_equal(marking.mark(halo=halo)[clear], expected[clear])
+    assert 0 < expected.sum() < candidates.sum()
+    assert channels == 1 or 0 < np.sum(bled & candidates) < candidates.sum()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_soft_shadow_is_not_marked_and_a_dark_or_coloured_thing_is(channels):
+    marking = Marking(channels)
+    marking.place[:] = -1
+    marking.reference = np.repeat(random_bytes((len(marking.reference), 1), 0, 150, 200), channels, axis=1)
+    shadow = (0.7, 14.0, 6.0)
+
+    def share(picture):
+        marking.frame = np.clip(np.rint(picture), 0, 255).astype(np.uint8)
+        candidates = marking.mark()
+        assert candidates.mean() > 0.4
+        return marking.mark(shadow=shadow).sum() / candidates.sum()
+
+    ground = marking.reference.astype(float)
+    assert share(0.78 * ground) == 0
+    assert share(0.4 * ground) > 0.9  # too dark
+    assert share(1.35 * ground) > 0.9  # brighter
+    assert share(np.full_like(ground, 140.0)) > 0.9  # no texture, unlike the ground
+    if channels == 3:
+        assert share(ground * [0.9, 0.7, 0.6]) > 0.9  # another colour
+    marking.frame = np.rint(0.78 * ground).astype(np.uint8)
+    marking.place[:] = 0  # leaves have their own colours: no shadows there
+    assert marking.mark(shadow=shadow).mean() > 0.9
