@@ -66,6 +66,18 @@ def _root(parent, k):
 
 
 @_jit
+def _most_runs(mask):
+    """Return how many runs of one value a picture can have: every other pixel of a row begins one."""
+    return mask.shape[0] * (mask.shape[1] // 2 + 1)
+
+
+@_jit
+def _room_for(runs):
+    """Return room for row, start, stop and parent of so many runs."""
+    return np.empty(runs, np.int32), np.empty(runs, np.int32), np.empty(runs, np.int32), np.empty(runs, np.int32)
+
+
+@_jit
 def _skip(line, words, x, wanted, other):
     """Return where `wanted` comes next: eight bytes at a time where all are `other`."""
     width = line.shape[0]
@@ -119,13 +131,8 @@ def tidy(
 ) -> None:
     """Remove objects that count less than `smallest`, then fill holes of at most `largest_hole` pixels in objects."""
     height, width = mask.shape
-    most = height * (width // 2 + 1)
-    row, start, stop, parent = (
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-    )
+    most = _most_runs(mask)
+    row, start, stop, parent = _room_for(most)
     area = np.empty(most, np.float32)
     count = _find_runs(mask, 1, 1, row, start, stop, parent)
     area[:count] = 0
@@ -156,14 +163,8 @@ def label(
     labels: Any,  # (h, w) int32, written: 0 outside, components from 1 in reading order
 ) -> int:
     """Give the components, which touch at edges or corners, their numbers; return how many there are."""
-    height, width = mask.shape
-    most = height * (width // 2 + 1)
-    row, start, stop, parent = (
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-    )
+    most = _most_runs(mask)
+    row, start, stop, parent = _room_for(most)
     number = np.zeros(most, np.int32)
     count = _find_runs(mask, 1, 1, row, start, stop, parent)
     labels[:] = 0

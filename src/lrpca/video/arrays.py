@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.video.codec import Frame
-from lrpca.video.sources import RATE, Source
+from lrpca.video.sources import RATE, Source, do_nothing
 
 # How bright red, green and blue are (ITU-R BT.601, as in FFmpeg), in 65536ths.
 LUMA = (19595, 38470, 7471)
@@ -75,7 +75,7 @@ def _open(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> Sou
             yield None, _with_channels(_to_uint8(picture, index), channels)
 
     _to_uint8(start, 0)  # a wrong dtype is refused at once
-    return Source("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert(), _nothing)
+    return Source("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert(), do_nothing)
 
 
 def _check(frame: Any, index: int) -> NDArray[Any]:
@@ -116,7 +116,3 @@ def _with_channels(picture: Frame, channels: int) -> Frame:
         return picture
     bright = sum(np.multiply(picture[:, :, k], LUMA[k], dtype=np.uint32) for k in range(3))
     return np.asarray((bright + 32768) >> 16, np.uint8)
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to close."""

@@ -127,7 +127,7 @@ def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> Source:
             yield None, picture
 
     channels = 1 if first.ndim == 2 else 3
-    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode(), _nothing)
+    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode(), do_nothing)
 
 
 def _open_video(path: Path, grey: bool | None) -> Source:
@@ -266,5 +266,5 @@ def _size(picture: Frame) -> str:
     return f"{picture.shape[1]}x{picture.shape[0]}"
 
 
-def _nothing() -> None:
+def do_nothing() -> None:
     """Do nothing: there is nothing to close."""

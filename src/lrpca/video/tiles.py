@@ -23,7 +23,7 @@ KEYFRAMES = 20
 # Over so many frames a burst may take more bytes than its share.
 BUFFER = 2 * KEYFRAMES
 # Numbers of the standard (ITU-T H.273): red, green and blue as on screens, YUV by BT.601 within 16...235.
-SCREEN_PRIMARIES, SCREEN_CURVE, BT601, LIMITED = 1, 13, 6, 1
+SCREEN_PRIMARIES, SCREEN_CURVE, SMPTE170M, LIMITED = 1, 13, 6, 1
 
 
 def tile_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
@@ -153,7 +153,7 @@ class Encoder:
         context = self._stream.codec_context
         context.time_base = self._time_base = 1 / rate
         context.color_primaries, context.color_trc = SCREEN_PRIMARIES, SCREEN_CURVE
-        context.colorspace, context.color_range = BT601, LIMITED
+        context.colorspace, context.color_range = SMPTE170M, LIMITED
         kilobits = max(1, int(8e-3 * bytes_a_frame * rate))
         self._stream.options = {
             "preset": "veryfast",
