@@ -18,12 +18,13 @@ BENCH_ARGS ?=
 GRID_ARGS ?=
 REAL_ARGS ?=
 VIDEO_ARGS ?=
+LARGE_ARGS ?=
 ARENA_ARGS ?=
 EXPERIMENTS ?= convergence iteration-time total-time recovery models training-time generalisation numbers
 EXPERIMENT_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench arena grid ablation experiments real video lint docs clean distclean
+.PHONY: help venv demo test bench arena grid ablation experiments real video large lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -66,7 +67,7 @@ $(VENV)/.learn: $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.arena $(VENV)/.learn
-	$(INSTALL_SELF) ".[cli,plot,video,dev]"
+	$(INSTALL_SELF) ".[cli,plot,video,dask,dev]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.demo $(VENV)/.learn
@@ -105,6 +106,10 @@ real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes 
 
 video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)
 	$(BIN)/python benchmarks/video_quality.py $(VIDEO_ARGS)
+
+large: $(VENV)/.dev ## Time data larger than memory; needs 30 GB of disk (LARGE_ARGS="--side 12000" for less)
+	$(BIN)/python benchmarks/large.py $(LARGE_ARGS)
+	$(BIN)/python benchmarks/large_scaling.py
 
 lint: $(VENV)/.dev ## Lint, formatting, types, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))

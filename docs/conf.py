@@ -88,7 +88,7 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "video", "benchmarks", "changelog"),
+        *("experiments", "video", "large_data", "benchmarks", "changelog"),
     )
 }
 html_theme_options = {

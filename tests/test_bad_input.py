@@ -120,20 +120,13 @@ def test_rank_of_numpy_integers() -> None:
     assert decompose(GOOD.Y, np.int64(2)).rank == 2
 
 
-@pytest.mark.parametrize("method", ("sampled", "auto"))
-def test_methods_that_come_later(method: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"method='{method}' is not available yet; use one of lrpca"):
-        decompose(GOOD.Y, 2, method=method)
-
-
 class _Tensor:
     """Stands for a tensor: refused by the module it comes from."""
 
 
-@pytest.mark.parametrize("module", ("torch", "dask.array.core", "zarr.core.array"))
-def test_containers_that_come_later(module: str) -> None:
-    kind = type("Tensor", (_Tensor,), {"__module__": module})
-    with pytest.raises(TypeError, match=rf"Y={module}\.Tensor: .*not supported yet; pass"):
+def test_containers_that_come_later() -> None:
+    kind = type("Tensor", (_Tensor,), {"__module__": "torch"})
+    with pytest.raises(TypeError, match=r"Y=torch\.Tensor: .*not supported yet; pass"):
         decompose(kind(), 2)
 
 

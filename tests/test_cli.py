@@ -228,7 +228,6 @@ def test_demo_that_cannot_begin(
         ["decompose", "Y.npy", "-o", "out", "--rank", "five"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "0"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "nonesuch"],
-        ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "sampled"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "accaltproj:beta"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--method", "accaltproj:gamma=2"],
         ["decompose", "Y.npy", "-o", "out", "--rank", "3", "--tol", "-1"],

@@ -33,7 +33,7 @@ PROBLEM = make()
 def test_recovers_the_standard_problem(share: float, size: float) -> None:
     problem = make((1000, 1000), share, outlier_size=size)
     d = solve(problem.Y)
-    assert d.converged and d.n_reads == 1
+    assert d.converged and d.n_reads < 1
     assert problem.error(d.low_rank) < EXACT
     assert d.estimated == ("threshold",)
 
@@ -128,7 +128,7 @@ def test_reads_nothing_else() -> None:
 
 def test_resampling_reads_more() -> None:
     fixed, resampled = (solve(PROBLEM.Y, options={"sampling": name}) for name in ("fixed", "resample"))
-    assert fixed.n_reads == 1
+    assert 0 < fixed.n_reads < 1
     assert resampled.n_reads > 0.5 * resampled.n_iter
 
 

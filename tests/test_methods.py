@@ -18,13 +18,13 @@ from lrpca.solvers.options import check_options
 from lrpca.testing import planted
 
 # Methods whose way with a small matrix has nothing random in it.
-NOT_RANDOM = ("lrpca",)
+NOT_RANDOM = ("lrpca", "sampled")
 RANK = 2
 PROBLEM = planted((100, 90), rank=RANK, outlier_fraction=0.08, outlier_size=10.0, random_state=1)
 NAMES = list(METHODS)
 # One value that each option refuses, besides those that none takes.
 REFUSED: dict[str, dict[str, Any]] = {
-    "lrpca": {"power_steps": -1, "sample_size": 99, "without": ["nosuch"], "change": -1},
+    "lrpca": {"power_steps": -1, "sample_size": 99, "without": ["nosuch"], "change": -1, "checkpoint": ""},
     "scaledgd": {"alpha": 1.0, "gamma": 0.9, "init": -0.1, "step": 0, "change": 0},
     "gd": {"alpha": -0.1, "gamma": 0.5, "init": 1, "step": 0, "balance": -1, "sample": 0, "incoherence": 0},
     "altproj": {"variant": "fast", "beta": 0, "incoherence": -1, "floor": -1, "change": -1},
@@ -32,6 +32,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "pcp": {"algorithm": "alm", "weight": 0, "mu": -1, "growth": 0.5},
     "stable_pcp": {"weight": -0.1, "noise_level": 0, "debias": "yes"},
     "ircur": {"sampling": "none", "oversampling": 0, "gamma": 1.0, "threshold": 0, "floor": -1},
+    "sampled": {"side": 7, "passes": -1},
     "pgrmc": {"mu": 0, "decay": 1, "sample": 1.5},
     "godec": {"alpha": 1, "ramp": 1.0, "power_steps": 0, "warm": 1},
     "grassmann": {"trim": 51, "center": 0, "coefficients": "none"},
@@ -67,13 +68,9 @@ def test_defaults_pass_their_own_checks(method: str) -> None:
 
 @pytest.mark.parametrize("name", ("magic", "LRPCA", "", None, 3, ["pcp"]))
 def test_unknown_methods_are_refused_with_the_list(name: Any) -> None:
-    with pytest.raises(ValueError, match=rf"method={re.escape(repr(name))} is unknown; use one of {', '.join(NAMES)}"):
-        solve(name)
-
-
-@pytest.mark.parametrize("name", ("sampled", "auto"))
-def test_planned_methods_say_so(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"method='{name}' is not available yet; use one of lrpca, scaledgd"):
+    with pytest.raises(
+        ValueError, match=rf"method={re.escape(repr(name))} is unknown; use one of {', '.join(NAMES)}, auto"
+    ):
         solve(name)
 
 
@@ -337,7 +334,10 @@ def test_settings_say_everything_and_survive_a_file(method: str, tmp_path: Path)
     assert set(d.estimated) <= set(d.settings)
     unknown = {name for name in d.settings if d.settings[name] is None}
     # What is None in the end is switched off: nothing was found from the data in its place.
-    assert unknown <= {"power_steps", "sample_size", "step", "sample", "incoherence", "change"}
+    assert unknown <= {"power_steps", "sample_size", "step", "sample", "incoherence", "change", "checkpoint"} | {
+        "side",
+        "passes",
+    }
     d.save(tmp_path / "d.npz")
     loaded = lrpca.Decomposition.load(tmp_path / "d.npz")
     assert loaded.settings == d.settings and loaded.estimated == d.estimated

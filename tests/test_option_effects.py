@@ -52,6 +52,8 @@ EFFECTS: dict[tuple[str, str], tuple[Any, Any, int, dict[str, Any]]] = {
     ("ircur", "gamma"): (0.5, 0.8, 6, {}),
     ("ircur", "threshold"): (1e-3, 1e-1, 1, {}),
     ("ircur", "floor"): (0.0, 30.0, 15, {}),
+    ("sampled", "side"): (24, 32, 1, {}),
+    ("sampled", "passes"): (0, 2, 3, {"side": 30}),
     ("pgrmc", "mu"): (1.0, 5.0, 2, {}),
     ("pgrmc", "decay"): (0.3, 0.9, 6, {}),
     ("pgrmc", "sample"): (None, 0.5, 1, {}),
@@ -71,7 +73,7 @@ def test_every_option_is_in_the_table() -> None:
 
 
 def solve(method: str, options: dict[str, Any], iterations: int) -> Decomposition:
-    problem = NOISY if "floor" in options or "noise_level" in options else PLAIN
+    problem = NOISY if method == "sampled" or "floor" in options or "noise_level" in options else PLAIN
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return decompose(problem.Y, RANK, method=method, options=options, tol=0, max_iter=iterations)

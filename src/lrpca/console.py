@@ -4,10 +4,12 @@ import enum
 import re
 import signal
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LIVE_ROWS = 12
+# A log that is no terminal hears of what goes on between the rows this often, in seconds.
+INTERVAL = 60.0
 
 
 def exit_codes(done: str, unsatisfying: str | None = None) -> str:
@@ -70,7 +74,9 @@ def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
     except ImportError as error:
         message, code = str(error), ExitCode.USAGE
     except MemoryError as error:
-        message, code = f"out of memory ({error}); leave the full matrices out", ExitCode.FAILED
+        message, code = str(error), ExitCode.FAILED
+        if ";" not in message:  # of the system, not in our form
+            message = f"out of memory ({message}); leave the full matrices out"
     except foreseen as error:
         message = str(error)
         if isinstance(error, OSError) and error.errno:  # of the system, not in our form
@@ -102,8 +108,10 @@ def short_messages() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.showwarning = show
             yield
-    except KeyboardInterrupt:
-        typer.echo("lrpca: interrupted, nothing half-written is left", err=True)
+    except KeyboardInterrupt as interrupt:
+        # Whoever left something behind on purpose has noted it.
+        left = "; ".join(getattr(interrupt, "__notes__", [])) or "nothing half-written is left"
+        typer.echo(f"lrpca: interrupted, {left}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -122,9 +130,23 @@ def stages() -> Iterator["Callable[[str], None]"]:
         yield partial(typer.echo, err=True)
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown while a command works: called with rows as they come, and told what goes on between them."""
+
+    row: Callable[[dict[str, str]], None]
+    say: Callable[[str], None]
+
+    def __call__(self, row: dict[str, str]) -> None:
+        """Show a row."""
+        self.row(row)
+
+
 @contextmanager
-def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Callable[[dict[str, str]], None] | None"]:
-    """Hand out a function that shows rows as they come: the last ones live on a terminal, otherwise one line each.
+def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Shown | None"]:
+    """Hand out what shows rows as they come: the last ones live on a terminal, otherwise one line each.
+
+    What is said between the rows stands above them on a terminal; otherwise it makes a line a minute at most.
 
     Parameters
     ----------
@@ -135,15 +157,15 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Callable[[dict[s
     first : str
         What is being done until the first row comes.
     """
-    import typer
     from rich.console import Console, Group
     from rich.live import Live
     from rich.spinner import Spinner
+    from rich.text import Text
 
     if quiet:
         yield None
     elif not sys.stderr.isatty():
-        yield lambda row: typer.echo("  ".join(f"{name} {value}" for name, value in row.items()), err=True)
+        yield _lines()
     else:
         shown: deque[dict[str, str]] = deque(maxlen=LIVE_ROWS)
         sign = Spinner("dots", first)
@@ -154,7 +176,22 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Callable[[dict[s
                 sign.update(text=doing)
                 live.update(Group(sign, _live_table(shown)))
 
-            yield show
+            yield Shown(show, lambda text: sign.update(text=Text(text)))
+
+
+def _lines() -> Shown:
+    """Return what shows everything as lines, without control characters."""
+    import typer
+
+    said = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= INTERVAL:
+            said = time.monotonic()
+            typer.echo(text, err=True)
+
+    return Shown(lambda row: typer.echo("  ".join(f"{name} {value}" for name, value in row.items()), err=True), say)
 
 
 def _live_table(rows: "deque[dict[str, str]]") -> "Table":

@@ -13,7 +13,7 @@ import numpy as np
 from lrpca.decomposition import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
-from lrpca.solvers.methods import Method, able_to, find_method
+from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
 
 if TYPE_CHECKING:
@@ -51,17 +51,23 @@ def decompose(
     ----------
     Y : array-like (n1, n2)
         NumPy array or memmap of any numeric type and order, masked array, numeric pandas or polars frame, scipy
-        sparse matrix (by densified blocks of rows; absent entries are zeros). Rows are samples or frames. NaN is
-        missing. Y is read in place and never changed.
+        sparse matrix (by densified blocks of rows; absent entries are zeros). Larger than memory, read in blocks: dask
+        array, zarr array, HDF5 dataset, path of a file or zarr store, list of paths (one above the other); with a
+        dask.distributed client, the cluster does the work. Rows are samples or frames. NaN is missing. Y is read in
+        place and never changed.
     rank : int, "auto", float or None
         Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. "auto", the default
         (or None): all components that stand out of the noise, see `Decomposition.rank_choice`. A number between 0 and
         1: the fewest of those that explain this share of ‖X‖² + n1 n2 σ², the energy of low-rank part and noise. Other
-        methods than lrpca, and other schedules than adaptive ones, are given what the default finds first. The convex
-        methods "pcp" and "stable_pcp" find it themselves; given, it cuts their result to that many components.
+        methods than lrpca, and other schedules than adaptive ones, are given what the default finds first, "sampled"
+        what it finds in a sampled block. The convex methods "pcp" and "stable_pcp" find it themselves; given, it cuts
+        their result to that many components.
     method : str
-        The solver: "lrpca", or one of its rivals "scaledgd", "gd", "altproj", "accaltproj", "pcp", "stable_pcp",
-        "ircur", "pgrmc", "godec", "grassmann" (`lrpca.solvers.methods.METHODS` says what each can take).
+        The solver: "lrpca"; "sampled", which solves a sample of rows and columns, regresses the others on it and reads
+        all of Y only if that pays; "auto", which chooses between these two by shape and rank alone (and lrpca where
+        `schedule`, `start`, `row_weight` or `options` are given); or a rival: "scaledgd", "gd", "altproj",
+        "accaltproj", "pcp", "stable_pcp", "ircur", "pgrmc", "godec", "grassmann" (`lrpca.solvers.methods.METHODS`
+        says what each can take).
     schedule : Schedule, str or Path, optional
         The numbers that steer the iteration: a `Schedule`, the name of a shipped one, or the path of a JSON file. The
         default adapts to scale, shape, noise and outlier fraction by itself.
@@ -77,7 +83,7 @@ def decompose(
         Called with a `State` after every iteration; returning True stops. Where the rank is to be found, the iterations
         are those of the solution with it; they begin again if it turns out to be larger.
     mask : array-like of bool, optional
-        True where observed; shape of Y, (n1, 1) or (1, n2).
+        True where observed; shape of Y, (n1, 1) or (1, n2). It may be as large as Y and of the same kinds.
     start : (L, R), optional
         Factors to start from, instead of the spectral initialisation. Where the rank is to be found, their width is the
         first guess; there may be more components in the end, or fewer.
@@ -87,9 +93,12 @@ def decompose(
         The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
         the entries that thresholds are read from (below 100 000 entries all are taken), ``without`` some rules of the
         default, by name, to see what they bring (`lrpca.solvers.rules.RULES`), ``change`` below which the relative
-        changes of both X and S end the run (the paper's rule for videos, one more read; with ``tol=0`` the only one).
-        The other methods': see the function ``solve`` of ``lrpca.solvers.<method>``. `Decomposition.settings` tells
-        which values were used; None is one that followed the data from iteration to iteration.
+        changes of both X and S end the run (the paper's rule for videos, one more read; with ``tol=0`` the only one),
+        ``checkpoint``, a file from which a run that was killed or interrupted goes on, called again like before, with
+        the same bits (iterations are saved there, fast ones once a second; deleted at the end, unless `max_iter` or the
+        callback was that: with a larger `max_iter` the run goes on). The other methods': see the function ``solve`` of
+        ``lrpca.solvers.<method>``. `Decomposition.settings` tells which values were used; None is one that followed the
+        data from iteration to iteration.
 
     Returns
     -------
@@ -152,6 +161,7 @@ def decompose_quietly(
 ) -> tuple[Decomposition, list[Complaint]]:
     """Do what `decompose` does, and return what it would warn of: catching warnings is not safe among threads."""
     from lrpca.matrices.accept import accept
+    from lrpca.matrices.room import with_room
     from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
     from lrpca.rank.search import solve_unknown_rank
     from lrpca.results import assemble
@@ -160,27 +170,28 @@ def decompose_quietly(
     chosen = find_method(method)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback={callback!r} is not callable; pass a function of one argument, the state")
-    given = check_options(options, chosen.options, method)
+    given = check_options(options, chosen.options, chosen.name)
     _refuse_unused(chosen, schedule=schedule, start=start, row_weight=row_weight)
     matrix = accept(Y, mask)
     asked = _check_rank(rank, matrix.shape, chosen)
+    plain = not given and schedule is None and start is None and row_weight is None
+    if method == "auto" and plain and pays_to_sample(matrix.shape, asked if isinstance(asked, int) else 1):
+        chosen = find_method("sampled")
     weight = _check_weight(row_weight, matrix.shape[0])
     plan = _resolve_schedule(schedule) if chosen.schedule else None
     rng = _generator(random_state)
-    task = Task(
-        matrix,
-        chosen,
-        plan,
-        given,
-        _check_tol(tol, chosen, plan, matrix.arithmetic),
-        _check_max_iter(max_iter, chosen.max_iter),
-        rng,
-        draw_sample(matrix, rng, size=given.get("sample_size", SAMPLE_SIZE), row_weight=weight, exact=chosen.schedule),
-        weight,
-    )
-    matrix.fit_range_to(task.sample.values)
-    first = _check_start(start, task, asked)
+    limits = _check_tol(tol, chosen, plan, matrix.arithmetic), _check_max_iter(max_iter, chosen.max_iter)
+    # What is too small to be sampled is solved by the default, to the bit.
+    exact = chosen.schedule or chosen.name == "sampled"
+    stored = matrix
     try:
+        if not chosen.streams:
+            matrix = with_room(matrix, chosen.name, chosen.held)
+        size = given.get("sample_size", SAMPLE_SIZE)
+        sample = draw_sample(matrix, rng, size=size, row_weight=weight, exact=exact)
+        task = Task(matrix, chosen, plan, given, *limits, rng, sample, weight)
+        matrix.fit_range_to(sample.values)
+        first = _check_start(start, task, asked)
         if asked is None or isinstance(asked, int):
             run, outcome = task.solve(asked, first, callback)
             choice = None
@@ -188,7 +199,9 @@ def decompose_quietly(
             run, outcome, choice = solve_unknown_rank(task, asked, first, callback)
     finally:
         matrix.close()
-    result = assemble(run, outcome, choice)
+        stored.close()
+    # What was read in blocks stays where it is, whatever the method did with it.
+    result = assemble(run, outcome, choice).with_data(stored)
     return result, _complaints(result, task, max_iter)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lrpca.atomic import replacing
 from lrpca.rank.choice import RankChoice, load_choice
+
+if TYPE_CHECKING:
+    from lrpca.matrices.progress import Reading
 
 REASONS = ("tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway", "callback")
 _FORMAT = "lrpca-decomposition"
@@ -112,8 +116,11 @@ class Decomposition:
         Robust standard deviation of the residual.
     outlier_fraction : float
         Share of observed entries beyond the threshold, estimated from the sample.
-    n_iter, n_reads : int
-        Iterations, and traversals of Y with the initialisation's.
+    n_iter : int
+        Iterations.
+    n_reads : int or float
+        How many times Y was read, with the initialisation: a whole number but for methods that sample rows and
+        columns, where it is to four decimals.
     converged : bool
         True only for reasons "tol" and "noise_floor".
     reason : str
@@ -146,7 +153,7 @@ class Decomposition:
         noise_level: float,
         outlier_threshold: Any,
         outlier_fraction: float,
-        n_reads: int,
+        n_reads: int | float,
         diagnosis: Diagnosis,
         method: str = "lrpca",
         settings: dict[str, Any] | None = None,
@@ -185,21 +192,34 @@ class Decomposition:
 
     @cached_property
     def low_rank(self) -> Any:
-        """L Rᵀ, (n1, n2)."""
-        return self.L @ self.R.T
+        """L Rᵀ, (n1, n2); a dask array cut like Y where that is read in blocks."""
+        matrix = self.data_in_blocks()
+        return self.L @ self.R.T if matrix is None else matrix.lazy_low_rank(self.L, self.R)
 
     @cached_property
     def sparse(self) -> Any:
-        """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing."""
-        sparse = np.zeros(self._data().shape, self.L.dtype)
+        """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing.
+
+        A dask array cut like Y where that is read in blocks.
+        """
+        matrix = self.data_in_blocks()
+        if matrix is not None:
+            return matrix.lazy_outliers(self.L, self.R, self.outlier_threshold, values=True)
+        sparse = np.zeros(self.data().shape, self.L.dtype)
         for rows, residual, outlying in self.residual_blocks():
             np.copyto(sparse[rows], residual, where=outlying)
         return sparse
 
     @cached_property
     def outliers(self) -> Any:
-        """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool."""
-        outliers = np.zeros(self._data().shape, bool)
+        """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool.
+
+        A dask array cut like Y where that is read in blocks.
+        """
+        matrix = self.data_in_blocks()
+        if matrix is not None:
+            return matrix.lazy_outliers(self.L, self.R, self.outlier_threshold, values=False)
+        outliers = np.zeros(self.data().shape, bool)
         for rows, _, outlying in self.residual_blocks():
             outliers[rows] = outlying
         return outliers
@@ -228,6 +248,36 @@ class Decomposition:
             )
         coefficients = robust_coefficients(matrix, self.R, self.noise_level)
         return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
+
+    def write_sparse(
+        self,
+        path: str | Path,
+        *,
+        layout: str = "coordinates",
+        overwrite: bool = False,
+        tell: Callable[[Reading], object] | None = None,
+    ) -> None:
+        """Write S straight to a zarr store, in one more read of Y: it need not fit into memory.
+
+        Parameters
+        ----------
+        path : str or Path
+            A folder to be made.
+        layout : {"coordinates", "dense"}
+            "coordinates": rows, columns and values of the outliers, which `lrpca.zarr_files.read_sparse` reads;
+            "dense": an array like Y.
+        overwrite : bool
+            Replace an S that was written before.
+        tell : callable, optional
+            Is called after every block, with how far it has come.
+
+        See Also
+        --------
+        lrpca.zarr_files.write_sparse : What the store holds, and what is left of it where the disk is full.
+        """
+        from lrpca.zarr_files import write_sparse
+
+        write_sparse(self, path, layout=layout, overwrite=overwrite, tell=tell)
 
     def save(self, path: str | Path) -> None:
         """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""
@@ -341,6 +391,12 @@ class Decomposition:
             other.__dict__.pop(name, None)
         return other
 
+    def with_data(self, matrix: Any) -> Decomposition:
+        """Return the same, with `sparse` and `outliers` made of this matrix."""
+        other = self.without_data()
+        other._matrix = matrix
+        return other
+
     def without_data(self) -> Decomposition:
         """Return the same without Y: `sparse` and `outliers` cannot be made from it."""
         other = copy.copy(self)
@@ -367,7 +423,8 @@ class Decomposition:
         if self.reason not in REASONS:
             raise ValueError(f"reason {self.reason!r}")
 
-    def _data(self) -> Any:
+    def data(self) -> Any:
+        """Return the matrix that `sparse` and `outliers` are made of."""
         if self._matrix is None:
             raise ValueError(
                 "Y=None: this decomposition was loaded without its data; use Decomposition.load(path, Y) for "
@@ -375,19 +432,28 @@ class Decomposition:
             )
         return self._matrix
 
+    def data_in_blocks(self) -> Any:
+        """Return the matrix if it is read in blocks, else None."""
+        from lrpca.matrices.chunked import ChunkedMatrix
+
+        return self._matrix if isinstance(self._matrix, ChunkedMatrix) else None
+
     def residual_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block; missing entries are never outliers."""
-        matrix = self._data()
+        matrix = self.data()
         count = max(1, _BLOCK // matrix.shape[1])
         right = np.ascontiguousarray(self.R.T)
         limits = np.broadcast_to(self.outlier_threshold, matrix.shape)
         for start, block, mask in matrix.blocks(count):
-            rows = slice(start, start + len(block))
-            residual = np.asarray(block, self.L.dtype) - self.L[rows] @ right
-            outlying = np.abs(residual) > limits[rows]
-            if mask is not None:
-                outlying &= mask
-            yield rows, residual, outlying
+            # Bands of a chunked matrix are larger, and what is bytes there is floats here.
+            for first in range(0, len(block), count):
+                part = slice(first, min(first + count, len(block)))
+                rows = slice(start + part.start, start + part.stop)
+                residual = np.asarray(block[part], self.L.dtype) - self.L[rows] @ right
+                outlying = np.abs(residual) > limits[rows]
+                if mask is not None:
+                    outlying &= mask[part]
+                yield rows, residual, outlying
 
 
 _DIAGNOSIS_ARRAYS = (

@@ -77,7 +77,7 @@ class DemoResult:
     f_measure_without_vote: float
     seconds: float
     compile_seconds: float
-    n_reads: int
+    n_reads: float
     n_iter: int
     converged: bool
     reason: str

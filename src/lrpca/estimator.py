@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,25 @@ import numpy as np
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
-    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(f"RobustPCA needs scikit-learn 1.6 or newer ({error}); pip install 'lrpca[sklearn]'") from error
 
 from lrpca.decompose import check_settings
 from lrpca.decomposition import Decomposition
+from lrpca.estimator_input import validated
+from lrpca.estimator_rows import FittedRows
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.fit_callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
-from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import arithmetic_dtype
 from lrpca.noise import outlier_threshold, rounding_level
 from lrpca.solvers.methods import find_method
 from lrpca.streaming import SubspaceTracker
 from lrpca.tables.axes import principal_axes
+from lrpca.tables.bands import with_gaps
 from lrpca.tables.checks import as_number, check_n_components, checked_weight
-from lrpca.tables.fit import RobustFit, Wanted, decompose_rows, robust_fit
-from lrpca.tables.likelihood import log_likelihood
-from lrpca.tables.scores import row_scores
+from lrpca.tables.fit import RobustFit, Wanted, robust_fit
+from lrpca.tables.model import RowModel
 
 _OFTEN_WANTED = "S is empty"
 _WORDS = {
@@ -41,6 +43,7 @@ _WORDS = {
     "Y has": "X has",
     "Y[": "X[",
     "Y contains": "X contains",
+    "needs Y in": "needs X in",
     " or mask=": "",
 }
 
@@ -49,7 +52,7 @@ class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
     """A fit that stopped short: the warning of lrpca, and that of scikit-learn."""
 
 
-class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal component analysis of data with outlying entries and missing values.
 
     Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
@@ -63,7 +66,8 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         many as stand out of the noise.
     center : bool or "median"
         Where the components start from. True: the mean of the clean rows, found together with them. "median": the
-        median of every column, taken off first (this copies X). False: zero.
+        median of every column, taken off first (this copies X; where X is read in blocks, or mapped and large, it does
+        not, and the medians are those of some of its rows if it has more than 2²⁴ entries). False: zero.
     schedule : Schedule, str or Path, optional
         The numbers that steer the iteration, see `lrpca.decompose`.
     method : str
@@ -98,7 +102,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Where X had names of columns.
     low_rank_ : ndarray (n_samples, n_features)
         The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
-        asked for, like the next two; of `fit` only.
+        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks.
     sparse_ : ndarray (n_samples, n_features)
         The outliers, zero elsewhere.
     outliers_ : ndarray of bool (n_samples, n_features)
@@ -155,7 +159,8 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing. Integers and single precision are read as they are, without a copy.
+            NaN is missing. Integers and single precision are read as they are, without a copy. Or a dask or zarr array,
+            HDF5 dataset, path, list of paths: read in blocks, into memory only where there are less than 2²² entries.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
@@ -166,11 +171,12 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         RobustPCA
             Itself.
         """
-        Y = self._validated(X, reset=True, least_samples=2)
+        Y = validated(self, X, reset=True, least_samples=2)
         self._check_parameters(Y.shape)
         weight = checked_weight(sample_weight, Y.shape[0])
         self._stream: SubspaceTracker | None = None
-        progress = FitProgress(self, X, self.max_iter or find_method(self.method).max_iter, self._attributes_of)
+        most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
+        progress = FitProgress(self, X, most, self._attributes_of)
         fit = self._fitted(Y, weight, progress)
         self._take(fit)
         progress.end()
@@ -200,7 +206,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing.
+            NaN is missing. What is read in blocks is taken band by band.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
@@ -211,18 +217,18 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Itself.
         """
         first = not hasattr(self, "components_")
-        Y = self._validated(X, reset=first, least_samples=1)
+        Y = validated(self, X, reset=first)
         if first:
             self._check_parameters(None)
-        if self.method != "lrpca":
+        if self.method not in ("lrpca", "auto"):
             raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
         weight = checked_weight(sample_weight, Y.shape[0])
         if getattr(self, "_stream", None) is None:
             self._stream = self._new_stream()
         assert self._stream is not None
-        dense = Y.toarray() if hasattr(Y, "toarray") else Y
-        self._stream.update(dense, weight)
-        self._follow(self._stream, dense.dtype)
+        for start, rows in _portions(Y):
+            self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
+        self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -231,162 +237,18 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Parameters
         ----------
         X : array-like (n_samples, n_features)
+            Also what is read in blocks, see `fit`.
 
         Returns
         -------
         ndarray (n_samples, n_components)
-            Of each row, whatever the others.
+            Of each row, whatever the others. A dask array of a dask array, computed when that is.
         """
-        matrix = self._new_rows(X)
-        return self._scores(matrix).astype(matrix.result)
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Return the clean rows of which `transform` gave the coefficients.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_components)
-
-        Returns
-        -------
-        ndarray (n_samples, n_features)
-        """
-        check_is_fitted(self, "components_")
-        scores = np.asarray(X)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise ValueError(
-                f"X.shape={scores.shape} does not have {self.n_components_} columns; pass what transform returned"
-            )
-        return scores @ self.components_ + self.mean_
-
-    def decompose(self, X: Any) -> Decomposition:
-        """Split rows, of the training data or never seen, with the fitted components fixed.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-
-        Returns
-        -------
-        Decomposition
-            Its ``low_rank`` are the clean rows, the centre included.
-        """
-        matrix = self._new_rows(X)
-        return decompose_rows(
-            matrix.array,
-            self.mean_,
-            self.components_,
-            self.explained_variance_,
-            self._noise_level,
-            self.outlier_threshold_,
-        )
-
-    def outlier_mask(self, X: Any) -> Any:
-        """Return which entries of rows are outliers.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of bool (n_samples, n_features)
-            Missing entries are none.
-        """
-        return self.decompose(X).outliers
-
-    def score_samples(self, X: Any) -> Any:
-        """Return the log-likelihood of rows: the higher, the more normal.
-
-        That of a Gaussian model as in `PCA.score_samples`, but residuals beyond three noise levels count by
-        ``9 (1 + log(d²/9σ²))`` in place of ``d²/σ²``: what one outlier costs is bounded in practice, and more outliers
-        cost more. Rows with missing entries are rated by those observed.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray (n_samples,)
-        """
-        matrix = self._new_rows(X)
-        return log_likelihood(
-            matrix,
-            self._scores(matrix),
-            self.mean_,
-            self.components_,
-            self.explained_variance_,
-            max(self.noise_variance_, self._noise_level**2),
-        )
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of rows, see `score_samples`.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-        y : None
-            Not used.
-
-        Returns
-        -------
-        float
-        """
-        return float(np.mean(self.score_samples(X)))
-
-    @property
-    def low_rank_(self) -> Any:
-        """The training rows without outliers, noise and gaps."""
-        self._training("low_rank_")
-        return self._filled.low_rank
-
-    @property
-    def sparse_(self) -> Any:
-        """The outliers of the training rows."""
-        return self._training("sparse_").sparse
-
-    @property
-    def outliers_(self) -> Any:
-        """Where the training rows have outliers."""
-        return self._training("outliers_").outliers
+        return self._of_rows(X, RowModel.scores, RowModel.lazy_scores)
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
-
-    def _training(self, name: str) -> Decomposition:
-        fitted = self.__dict__.get("_decomposition")
-        if fitted is None:
-            check_is_fitted(self, "components_")
-            raise AttributeError(f"{name} is of the rows given to fit; after partial_fit use decompose(X)")
-        if name != "low_rank_" and not fitted.has_data:
-            raise AttributeError(f"{name} needs the training data, which a pickle leaves behind; use decompose(X)")
-        return fitted  # type: ignore[no-any-return]
-
-    def _validated(self, X: Any, *, reset: bool, least_samples: int = 1) -> Any:
-        """Return X as an array or CSR matrix, neither copied nor read where it is one already."""
-        if isinstance(X, np.ma.MaskedArray):
-            X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
-        plain = type(X) is np.ndarray and X.dtype.kind in "biuf"
-        # Whether entries are finite is seen by the first read of the solver.
-        Y = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype="numeric",
-            ensure_all_finite=False if plain else "allow-nan",
-            ensure_min_samples=least_samples,
-            reset=reset,
-        )
-        return Y.astype(np.uint8) if Y.dtype == bool else Y
-
-    def _new_rows(self, X: Any) -> Any:
-        check_is_fitted(self, "components_")
-        return accept(self._validated(X, reset=False))
-
-    def _scores(self, matrix: Any) -> Any:
-        return row_scores(matrix, self.mean_, self.components_, self.explained_variance_, self._noise_level)
 
     def _check_parameters(self, shape: tuple[int, int] | None) -> None:
         check_n_components(self.n_components, shape)
@@ -498,6 +360,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
             "n_components_": len(axes.components),
             "explained_variance_": axes.singular_values**2 / max(len(state.L) - 1, 1),
             "_noise_level": 0.0,
+            "noise_variance_": 0.0,
             "outlier_threshold_": math.inf,
         }
 
@@ -515,6 +378,16 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _portions(Y: Any) -> Iterator[tuple[int, Any]]:
+    """Yield (first row, rows) of a table: all of them at once, or in bands where it is not in memory."""
+    if isinstance(Y, ChunkedMatrix):
+        for start, band, mask in Y.blocks(1):
+            yield start, with_gaps(band, mask)
+        Y.close()
+    else:
+        yield 0, Y.toarray() if hasattr(Y, "toarray") else Y
 
 
 def _in_our_words(message: str) -> str:

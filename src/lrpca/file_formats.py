@@ -48,7 +48,7 @@ def _refuse_key(file: Path, key: str | None) -> None:
         raise RefusedError(f"key={key!r} has no meaning for a {ending(file)} file; leave it out")
 
 
-def _choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str | None) -> str:
+def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str | None) -> str:
     """Return the name of the matrix to read; ``arrays`` gives (shape, is it numeric) by name."""
     listing = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, (shape, _) in arrays.items()) or "nothing"
     if key is not None:
@@ -61,7 +61,9 @@ def _choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: st
     if not matrices:
         raise RefusedError(f"path={str(file)!r} holds no 2-D array of numbers ({listing}); reshape or store one")
     if len(matrices) > 1:
-        raise RefusedError(f"path={str(file)!r} holds several matrices ({listing}); choose one with key= (--key)")
+        raise RefusedError(
+            f"path={str(file)!r} holds several matrices ({listing}); choose one with --key, or key= of read_matrix"
+        )
     return matrices[0]
 
 
@@ -77,7 +79,7 @@ def _read_npz(file: Path, key: str | None) -> Array:
             if member.endswith(".npy"):
                 with archive.open(member) as stream:
                     headers[member.removesuffix(".npy")] = _npy_header(stream)
-    name = _choose(file, headers, key)
+    name = choose(file, headers, key)
     with np.load(file, allow_pickle=False) as arrays:
         return np.asarray(arrays[name])
 
@@ -102,7 +104,7 @@ def _read_mat(file: Path, key: str | None) -> Array:
     from scipy.io import loadmat, whosmat
 
     numeric = {"double", "single", "logical", "sparse"} | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
-    name = _choose(file, {name: (shape, kind in numeric) for name, shape, kind in whosmat(file)}, key)
+    name = choose(file, {name: (shape, kind in numeric) for name, shape, kind in whosmat(file)}, key)
     matrix = loadmat(file, variable_names=[name])[name]
     return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
 
@@ -116,7 +118,7 @@ def _read_mat_hdf5(file: Path, key: str | None) -> Array:
 
     with h5py.File(file, "r") as content:
         arrays = {name: _hdf5_header(item) for name, item in content.items() if name != "#refs#"}
-        name = _choose(file, arrays, key)
+        name = choose(file, arrays, key)
         if not arrays[name][1]:
             raise RefusedError(f"key={name!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
         values = content[name][()].T

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 
 from lrpca.atomic import remove, replacing
 from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending
+from lrpca.matrices.progress import bytes_in_words
+from lrpca.matrices.stored import ZARR_FILES
 from lrpca.text_table import RefusedError
 
 if TYPE_CHECKING:
     from lrpca.decomposition import Decomposition
+    from lrpca.matrices.progress import Reading
 
 Matrix: TypeAlias = NDArray[Any]  # (n1, n2)
 
@@ -111,7 +114,7 @@ def _reader_of(file: Path) -> Reader:
         raise PermissionError(f"path={str(file)!r} may not be read; ask for the right to read it")
     if ending(file) not in READERS:
         found = f"the ending {ending(file)!r}" if file.suffix else "no ending"
-        raise ValueError(f"path={str(file)!r} has {found}; use one of {', '.join(READERS)}")
+        raise ValueError(f"path={str(file)!r} has {found}; use one of {', '.join(READERS)}, .h5 or a zarr store")
     return READERS[ending(file)]
 
 
@@ -122,7 +125,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def check_writable(
-    path: str | os.PathLike[str], *, overwrite: bool = False, source: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str], *, overwrite: bool = False, sources: Sequence[str | os.PathLike[str]] = ()
 ) -> None:
     """Check, before a long computation, that :func:`write_result` can write to ``path``.
 
@@ -132,28 +135,35 @@ def check_writable(
         Where the result is to go.
     overwrite : bool
         Whether an existing result may be replaced.
-    source : str or path-like, optional
-        The file the data come from, which is not to be replaced in any case.
+    sources : sequence of str or path-like
+        The files the data come from, which are not to be replaced in any case.
 
     Raises
     ------
     OSError
         The folder is absent or takes no new file, or a result is there already and ``overwrite`` is False.
     ValueError
-        ``path`` ends like a format that is not written, or ``source`` would be replaced.
+        ``path`` ends like a format that is not written, or one of ``sources`` would be replaced.
     """
     target = Path(path)
     single = target.suffix.lower() in SINGLE_FILES
     if target.suffix.lower() in UNWRITTEN and not target.is_dir():
-        raise ValueError(f"path={str(target)!r} ends in {target.suffix}; use .npz, .mat or the name of a folder")
-    if target.exists() and not (target.is_file() if single else target.is_dir()):
-        raise FileExistsError(f"path={str(target)!r} is in the way of the result; choose another name")
-    for file in [target] if single else [target / name for name in RESULT_FILES]:
-        if file.exists() and source is not None and file.samefile(source):
-            raise ValueError(f"path={str(target)!r} would replace the input {str(file)!r}; choose another name")
-        if file.exists() and not overwrite:
-            raise FileExistsError(f"path={str(file)!r} exists; choose another name or overwrite it (--force)")
-    folder = target if target.is_dir() else Path(os.path.realpath(target)).parent
+        raise ValueError(f"path={str(target)!r} ends in {target.suffix}; use .npz, .mat, .zarr or the name of a folder")
+    _refuse_sources(target, [target] if single else [target / name for name in RESULT_FILES], sources)
+    if _is_store(target):
+        from lrpca.zarr_files import RESULT
+        from lrpca.zarr_stores import check_way, check_zarr
+
+        check_zarr()
+        check_way(target, overwrite=overwrite, formats=(RESULT,))
+        folder = Path(os.path.realpath(target)).parent
+    else:
+        if target.exists() and not (target.is_file() if single else target.is_dir()):
+            raise FileExistsError(f"path={str(target)!r} is in the way of the result; choose another name")
+        for file in [target] if single else [target / name for name in RESULT_FILES]:
+            if file.exists() and not overwrite:
+                raise FileExistsError(f"path={str(file)!r} exists; choose another name or overwrite it (--force)")
+        folder = target if target.is_dir() else Path(os.path.realpath(target)).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"path={str(target)!r} has no folder {str(folder)!r} to be in; make it first")
     probe = folder / f".{secrets.token_hex(6)}"
@@ -164,17 +174,34 @@ def check_writable(
         raise _cannot_write(target, error) from error
 
 
-def check_room(path: str | os.PathLike[str], Y: Matrix, n_matrices: int) -> None:
+def _is_store(target: Path) -> bool:
+    return target.suffix.lower() == ".zarr"
+
+
+def _refuse_sources(target: Path, files: list[Path], sources: Sequence[str | os.PathLike[str]]) -> None:
+    """Raise where the result would replace the input, or lie in it."""
+    real = Path(os.path.realpath(target))
+    for source in sources:
+        given = Path(os.path.realpath(source))
+        within = any((given / name).exists() for name in ZARR_FILES) and (
+            real.is_relative_to(given) or (_is_store(target) and given.is_relative_to(real))
+        )
+        if within or any(file.exists() and given.exists() and file.samefile(given) for file in files):
+            raise ValueError(f"path={str(target)!r} would replace the input {str(source)!r}; choose another name")
+
+
+def check_room(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> None:
     """Check, before a long computation, that full matrices will fit where the result goes.
 
     Parameters
     ----------
     path : str or path-like
         Where the result is to go, as checked by :func:`check_writable`.
-    Y : numpy.ndarray, shape (n1, n2)
-        The data.
+    Y : array (n1, n2)
+        The data; anything with a shape and a dtype.
     n_matrices : int
-        How many of S and the low-rank matrix are to be written.
+        How many of S and the low-rank matrix are to be written. In a zarr store S is compressed, and how large it gets
+        is known when it is found: do not count it there.
 
     Raises
     ------
@@ -184,8 +211,8 @@ def check_room(path: str | os.PathLike[str], Y: Matrix, n_matrices: int) -> None
         The matrices are too large for ``.mat``.
     """
     target = Path(path)
-    n_bytes = Y.size * np.result_type(Y.dtype, np.float32).itemsize
-    size = f"{n_bytes / 1e9:.3g} GB"
+    n_bytes = math.prod(Y.shape) * np.result_type(Y.dtype, np.float32).itemsize
+    size = bytes_in_words(n_bytes)
     if target.suffix.lower() == ".mat" and n_matrices and n_bytes >= MAT_LIMIT:
         raise ValueError(
             f"path={str(target)!r} is to hold a matrix of {size}, .mat takes 2.1 at most; use .npz or a folder"
@@ -193,7 +220,7 @@ def check_room(path: str | os.PathLike[str], Y: Matrix, n_matrices: int) -> None
     free = shutil.disk_usage(target if target.is_dir() else Path(os.path.realpath(target)).parent).free
     if n_matrices * n_bytes > free:
         raise OSError(
-            f"path={str(target)!r} has {free / 1e9:.3g} GB free for {n_matrices} matrices of {size}; "
+            f"path={str(target)!r} has {bytes_in_words(free)} free for {n_matrices} matrices of {size}; "
             "make room or leave the full matrices out"
         )
 
@@ -233,6 +260,8 @@ def write_result(
     *,
     sparse: bool = False,
     low_rank: bool = False,
+    layout: str = "coordinates",
+    tell: Callable[[str, Reading], object] | None = None,
 ) -> list[Path]:
     """Write a decomposition for other programs, whole or not at all.
 
@@ -243,12 +272,19 @@ def write_result(
     path : str or path-like
         ``*.npz`` or ``*.mat`` make one file with the arrays ``L``, ``R``, ``singular_values``,
         ``outlier_threshold``, if asked for ``S`` and ``low_rank``, and the text ``result`` (the JSON of
-        :func:`summarize`). Any other name makes a folder with ``L.npy``, ``R.npy``, ``result.json`` and, if
-        asked for, ``S.npy`` and ``low_rank.npy``. A result that is there already is replaced.
+        :func:`summarize`). ``*.zarr`` makes a zarr group with ``L``, ``R``, ``singular_values``,
+        ``outlier_threshold``, if asked for ``sparse`` and ``low_rank``, and the numbers of :func:`summarize` as
+        attributes; see :func:`lrpca.zarr_files.write_store`. Any other name makes a folder with ``L.npy``,
+        ``R.npy``, ``result.json`` and, if asked for, ``S.npy`` and ``low_rank.npy``. A result that is there
+        already is replaced.
     sparse : bool
         Write the sparse matrix S as a full (n1, n2) array.
     low_rank : bool
         Write the low-rank matrix L Rᵀ as a full (n1, n2) array.
+    layout : {"coordinates", "dense"}
+        How a zarr group holds S; the other formats always have it as a full array.
+    tell : callable, optional
+        Is called with what is being written to a zarr group and a `Reading`, after every block.
 
     Returns
     -------
@@ -258,9 +294,15 @@ def write_result(
     Raises
     ------
     OSError
-        The file system refused; nothing half-written is left.
+        The file system refused; nothing half-written is left, but for S and L Rᵀ in a zarr group, which say
+        themselves how far they go.
     """
     target = Path(path)
+    if _is_store(target):
+        from lrpca.zarr_files import write_store
+
+        chosen = layout if sparse else None
+        return write_store(decomposition, target, _facts(decomposition), sparse=chosen, low_rank=low_rank, tell=tell)
     full = [name for name, wanted in (("S", sparse), ("low_rank", low_rank)) if wanted]
     try:
         if target.suffix.lower() in SINGLE_FILES:
@@ -269,6 +311,14 @@ def write_result(
         return _write_folder(decomposition, target, full)
     except OSError as error:
         raise _cannot_write(target, error) from error
+
+
+def _facts(decomposition: Decomposition) -> dict[str, Any]:
+    """Return the summary as attributes; thresholds that vary are an array of their own."""
+    facts: dict[str, Any] = json.loads(json.dumps(summarize(decomposition), allow_nan=False))
+    if isinstance(facts["outlier_threshold"], list):
+        facts["outlier_threshold"] = None
+    return facts
 
 
 def _cannot_write(target: Path, error: OSError) -> OSError:

@@ -21,6 +21,8 @@ _LEFT_OF_CHANGE = 2.0
 # From this share of outliers on, a fit deserves a second look.
 _FULL = 0.45
 _MANY_ZEROS = 0.5
+# Reads that differ by less from a whole number are given as one.
+_NEARLY = 0.01
 # A component this much weaker than the strongest is rounding.
 _ABSENT = 1e-12
 
@@ -51,9 +53,16 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
         noise_level=sigma,
         outlier_threshold=threshold,
         outlier_fraction=fraction,
-        n_reads=matrix.reads,
+        n_reads=_counted(matrix.reads),
         diagnosis=_diagnose(
-            outcome, matrix.shape, found, fraction, threshold, float(np.mean(sample.values == 0)), choice
+            outcome,
+            matrix.shape,
+            found,
+            fraction,
+            threshold,
+            float(np.mean(sample.values == 0)),
+            choice,
+            run.settings.get("fallback"),
         ),
         method=run.method.name,
         settings={
@@ -62,6 +71,12 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
         estimated=tuple(run.estimated),
         rank_choice=choice,
     )
+
+
+def _counted(reads: float) -> int | float:
+    """Return a number of reads: whole where it is but for a sample of entries, else to four decimals."""
+    whole = round(reads)
+    return whole if whole and abs(reads - whole) < _NEARLY else round(float(reads), 4)
 
 
 def _still_to_go(run: Run, outcome: Outcome) -> float:
@@ -84,6 +99,7 @@ def _diagnose(
     threshold: float,
     zeros: float,
     choice: RankChoice | None,
+    fallback: str | None,
 ) -> Diagnosis:
     if outcome.survey is None or outcome.kept is None:
         # A method that does not look at every entry, or does not tell.
@@ -94,6 +110,8 @@ def _diagnose(
         idle = [np.flatnonzero(part == 0) for part in outcome.kept]
     components = found if outcome.components is None else outcome.components
     messages = [] if choice is None else concerns(choice)
+    if fallback is not None:
+        messages.append(f"the sampled solution was not used: {fallback}; Y was solved by the full method")
     for name, axis in (("row", idle[0]), ("column", idle[1])):
         if len(axis):
             some = ", ".join(str(i) for i in axis[:5]) + (", ..." if len(axis) > 5 else "")

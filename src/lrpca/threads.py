@@ -28,9 +28,16 @@ def thread_count() -> int:
 
 
 class Threads:
-    """A pool that is made when first needed and goes away with its owner (nothing survives a fork by accident)."""
+    """A pool that is made when first needed and goes away with its owner (nothing survives a fork by accident).
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most : int, optional
+        Most threads, where others are at work as well; as many as there are cores if not given.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
@@ -40,12 +47,12 @@ class Threads:
         `work` is the number of multiply-adds in all: little of it is not worth waking others, and a modest amount is
         dealt out once, since handing over every item by itself would cost as much as the item.
         """
-        count = min(thread_count(), len(items))
+        count = min(thread_count() if self._most is None else self._most, len(items))
         if work < _LITTLE or count == 1:
             return [function(item) for item in items]
         # A forked process has the pool but none of its threads.
         if self._pool is None or self._process != os.getpid():
-            self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="lrpca")
+            self._pool = ThreadPoolExecutor(self._most or thread_count(), thread_name_prefix="lrpca")
             self._process = os.getpid()
         if work >= _MODEST:
             return list(self._pool.map(function, items))
@@ -61,4 +68,4 @@ class Threads:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the pool behind: it cannot be pickled, and is made again when needed."""
-        return {"_pool": None, "_process": 0}
+        return {"_most": self._most, "_pool": None, "_process": 0}

@@ -85,8 +85,7 @@ RIVALS: dict[str, Rival] = {rival.name: rival for rival in _RIVALS}
 
 # Those that run for "all": every method, those with a telling option at several of its values, and the rivals.
 ALL = (
-    "lrpca",
-    "ircur",
+    *("lrpca", "sampled", "ircur"),
     *("accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"),
     "scaledgd",
     *("altproj:variant=paper", "altproj:variant=ncrpca"),

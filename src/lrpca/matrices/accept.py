@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.matrices.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
 
 # Containers that arrive later: refused by the first part of their module's name.
-_NOT_YET = {
-    "torch": "tensors are not supported yet; pass Y.numpy() for a tensor on the CPU",
-    "dask": "dask arrays are not supported yet; pass Y.compute(), or a numpy.memmap for data larger than memory",
-    "zarr": "zarr arrays are not supported yet; pass Y[:], or a numpy.memmap for data larger than memory",
-}
+_NOT_YET = {"torch": "tensors are not supported yet; pass Y.numpy() for a tensor on the CPU"}
 
 
 def accept(Y: Any, mask: Any = None) -> DenseMatrix:
@@ -23,7 +20,8 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     Parameters
     ----------
     Y : array-like (n1, n2)
-        NumPy array or memmap, masked array, numeric pandas or polars frame, scipy sparse matrix, nested lists.
+        NumPy array or memmap, masked array, numeric pandas or polars frame, scipy sparse matrix, nested lists; dask
+        array, zarr array, HDF5 dataset, path of a file or zarr store, list of paths (one above the other).
     mask : array-like of bool, optional
         True where observed; shape of Y, (n1, 1) or (1, n2).
 
@@ -31,9 +29,17 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     -------
     DenseMatrix
     """
+    if isinstance(Y, DenseMatrix):
+        if mask is not None:
+            raise ValueError("mask is not taken beside a matrix that is prepared already; give it when preparing that")
+        return Y
     module = type(Y).__module__.split(".")[0]
     if module in _NOT_YET:
         raise TypeError(f"Y={type(Y).__module__}.{type(Y).__qualname__}: {_NOT_YET[module]}")
+    if module == "xarray" and hasattr(Y, "dims"):
+        return accept(Y.data, mask)
+    if module in LARGE or is_path(Y) or is_list_of_paths(Y):
+        return accept_large(Y, mask)
     if hasattr(Y, "tocsr") and hasattr(Y, "nnz"):
         return _accept_sparse(Y, mask)
     array, own_mask = _as_array(Y)
@@ -41,7 +47,7 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     observed = _as_mask(mask, array.shape)
     if own_mask is not None:
         observed = own_mask if observed is None else observed & own_mask
-    return DenseMatrix(_readable(array), observed)
+    return DenseMatrix(readable(array), observed)
 
 
 def _as_array(Y: Any) -> tuple[Any, Any]:
@@ -85,29 +91,8 @@ def _check_array(array: Any) -> None:
 
 
 def _as_mask(mask: Any, shape: tuple[int, int]) -> Any:
-    if mask is None:
-        return None
-    mask = np.asarray(mask)
-    if mask.dtype != bool:
-        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask.astype(bool)")
-    n1, n2 = shape
-    if mask.shape not in {(n1, n2), (n1, 1), (1, n2)}:
-        raise ValueError(
-            f"mask.shape={mask.shape} does not fit Y.shape={shape}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
-        )
-    return np.broadcast_to(mask, shape)
-
-
-def _readable(array: Any) -> Any:
-    """Return the array itself, or a copy in a number type the kernels read."""
-    dtype = array.dtype
-    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
-        return array.astype(np.float32 if dtype.itemsize < 4 else np.float64)
-    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
-        return array.astype(np.complex128)
-    if not dtype.isnative or not array.flags.aligned:
-        return array.astype(dtype.newbyteorder("="))
-    return array
+    mask = open_mask(mask, shape)
+    return None if mask is None else np.broadcast_to(np.asarray(mask[:, :]), shape)
 
 
 def _accept_sparse(Y: Any, mask: Any) -> DenseMatrix:

@@ -94,7 +94,7 @@ class DifferentiableMatrix(DenseMatrix):
             return L_bar, Rt_bar, clip_bar
 
         parts = self._parts(rank)
-        results = self._threads.map(work, parts, work=n1 * n2 * (7.0 * rank + 1.0))
+        results = self.threads.map(work, parts, work=n1 * n2 * (7.0 * rank + 1.0))
         L_bar, Rt_bar = np.zeros((n1, rank)), np.zeros((rank, n2))
         for (rows, columns), (L_share, Rt_share, _) in zip(parts, results, strict=True):
             L_bar[rows] += L_share

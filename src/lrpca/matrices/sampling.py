@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from lrpca.matrices.dense import DenseMatrix
 
 SAMPLE_SIZE = 20_000
 # Below this many entries, the sample is the whole matrix ...
@@ -13,12 +17,25 @@ _WHOLE = 60_000
 # ... and below this many where nothing is to be random.
 EXACT_BELOW = 100_000
 _MOST_DRAWS = 40
+# From this many entries on, whatever is sampled is sampled in groups of neighbours: single entries of a large matrix
+# would each cost a cache line, or a chunk of a file.
+LARGE = 1 << 26
+# Neighbouring rows or columns of a block; more of them where an axis is this many times longer, since files are read in
+# chunks, of which few should be touched, but never so many that there are fewer groups than this.
+GROUP, _LONG, _FEWEST = 16, 1000, 6
+# Those of a tile of sampled entries, and how many tiles there are along an axis.
+_TILE_ROWS, _TILE_COLUMNS, _TILES = 8, 10, 16
+# Rows and columns of a first, small sample.
+_FEW = 32
+# Rows of a tile are drawn by their weights within so many neighbours.
+_NEIGHBOURS = 64
 
 
 class Entries(Protocol):
     """A matrix whose single entries can be looked up."""
 
     shape: tuple[int, int]
+    reads: float
 
     def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Return the values at some positions, and which of them are observed."""
@@ -72,24 +89,141 @@ def draw_sample(
 ) -> Sample:
     """Draw about `size` observed entries uniformly (rows in proportion to `row_weight`); few if few are observed.
 
-    A small matrix is taken whole, also a slightly larger one for an `exact` way. Raises ValueError where nothing is
-    observed, unless an empty sample is allowed.
+    A small matrix is taken whole, also a slightly larger one for an `exact` way; in a large one the entries lie in
+    tiles, on a lattice of rows and columns. Raises ValueError where nothing is observed, unless an empty sample is
+    allowed.
     """
     n1, n2 = matrix.shape
+    large = is_large(matrix.shape)
     if n1 * n2 < (EXACT_BELOW if exact else _WHOLE) and row_weight is None:
         return _look_up(matrix, *np.divmod(np.arange(n1 * n2), n2), allow_empty=allow_empty)
     found: list[Sample] = []
     total = 0
     probability = None if row_weight is None else row_weight / row_weight.sum()
     for _ in range(_MOST_DRAWS):
-        rows = rng.integers(n1, size=size) if probability is None else rng.choice(n1, size, p=probability)
-        found.append(_look_up(matrix, rows, rng.integers(n2, size=size), allow_empty=True))
+        if large:
+            rows, columns = _lattice(matrix.shape, size, rng, row_weight)
+            matrix.reads += len(rows) / (n1 * n2)
+        else:
+            rows = rng.integers(n1, size=size) if probability is None else rng.choice(n1, size, p=probability)
+            columns = rng.integers(n2, size=size)
+        found.append(_look_up(matrix, rows, columns, allow_empty=True))
         total += len(found[-1].values)
         if total >= size:
             break
     if total == 0 and not allow_empty:
         return _scan(matrix)
     return Sample(*(np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "columns", "values")))
+
+
+def is_large(shape: tuple[int, int]) -> bool:
+    """Tell whether a matrix is so large that samples of it are drawn in groups of neighbours."""
+    return math.prod(shape) >= LARGE
+
+
+def grouped(n: int, count: int, rng: np.random.Generator, group: int | None = None) -> Any:
+    """Return `count` of n indices, sorted, drawn without replacement in whole groups of neighbours (but for one).
+
+    Groups begin at multiples of their length: nothing but n, `count` and the generator decides which are drawn.
+
+    Examples
+    --------
+    >>> grouped(100, 10, np.random.default_rng(0), group=4)
+    array([16, 17, 18, 19, 40, 41, 76, 77, 78, 79])
+    """
+    if count >= n:
+        return np.arange(n)
+    group = max(GROUP, min(n // _LONG, count // _FEWEST)) if group is None else group
+    first = group * rng.permutation(-(-n // group))[: -(-count // group) + 1]
+    indices = (first[:, None] + np.arange(group)).ravel()
+    return np.sort(indices[indices < n][:count])
+
+
+def choose_block(shape: tuple[int, int], lengths: tuple[int, int], rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return so many rows and columns at random, sorted: in groups of neighbours where the matrix is large."""
+    if is_large(shape):
+        return grouped(shape[0], lengths[0], rng), grouped(shape[1], lengths[1], rng)
+    rows, columns = (np.sort(rng.permutation(n)[:m]) for n, m in zip(shape, lengths, strict=True))
+    return rows, columns
+
+
+def read_block(
+    matrix: DenseMatrix,
+    rows: Any,  # (m,) int
+    columns: Any,  # (k,) int
+) -> tuple[Any, Any]:
+    """Return the values (m, k) of some rows and columns, and which of them are observed; refuse infinite ones."""
+    part = matrix.submatrix(rows, columns)
+    observed = part.array == part.array
+    if part.mask is not None:
+        observed &= part.mask
+    infinite = np.argwhere(observed & np.isinf(part.array))
+    if len(infinite):
+        i, j = infinite[0]
+        refuse_infinite(rows[i], columns[j], part.array[i, j])
+    return part.array, observed
+
+
+def observed_share(matrix: Entries, rng: np.random.Generator) -> float:
+    """Return about which share of the entries is observed, at least 0.01, from a thousand of them."""
+    if is_large(matrix.shape):
+        rows, columns = (_spread_groups(n, _FEW, _FEW // 8, rng) for n in matrix.shape)
+        i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+    else:
+        i, j = (rng.integers(n, size=1000) for n in matrix.shape)
+    _, seen = matrix.entries(i, j)
+    return max(0.01, float(seen.mean()))
+
+
+def refuse_infinite(i: int, j: int, value: Any) -> None:
+    """Raise the error of an entry that is not finite."""
+    raise ValueError(f"Y[{i}, {j}]={value} is not finite; mark missing entries with NaN or mask=")
+
+
+def _lattice(
+    shape: tuple[int, int],
+    size: int,
+    rng: np.random.Generator,
+    weight: Any,  # (n1,)
+) -> tuple[Any, Any]:
+    """Return the positions of about `size` entries: all crossings of some rows and columns, which lie in small groups.
+
+    One group is drawn from each of as many equal parts of the axis, so that few chunks of a file are touched, yet all
+    regions. Rows with weights are drawn by them, near places that are drawn by them.
+    """
+    columns = _spread_groups(shape[1], max(_TILES * _TILE_COLUMNS, -(-size // shape[0])), _TILE_COLUMNS, rng)
+    count = -(-size // len(columns))
+    if weight is None:
+        rows = _spread_groups(shape[0], count, _TILE_ROWS, rng)
+    else:
+        rows = _weighted_groups(weight, count, rng)
+    i, j = np.meshgrid(rows, columns, indexing="ij")
+    return i.ravel(), j.ravel()
+
+
+def _spread_groups(n: int, count: int, group: int, rng: np.random.Generator) -> Any:
+    """Return about `count` of n indices in groups of neighbours, one group from each equal part of the axis."""
+    parts = -(-count // group)
+    if parts * group >= n:
+        return np.arange(n)
+    edges = np.linspace(0, n - group + 1, parts + 1).astype(int)
+    first = rng.integers(edges[:-1], np.maximum(edges[1:], edges[:-1] + 1))
+    return np.unique(first[:, None] + np.arange(group))
+
+
+def _weighted_groups(
+    weight: Any,  # (n,)
+    count: int,
+    rng: np.random.Generator,
+) -> Any:
+    """Return `count` indices drawn by their weights, with replacement, a few each from some stretches of neighbours."""
+    starts = np.arange(0, len(weight), _NEIGHBOURS)
+    total = np.add.reduceat(weight, starts)
+    found = []
+    for stretch in rng.choice(len(starts), -(-count // _TILE_ROWS), p=total / total.sum()):
+        here = weight[starts[stretch] : starts[stretch] + _NEIGHBOURS]
+        found.append(starts[stretch] + rng.choice(len(here), _TILE_ROWS, p=here / here.sum()))
+    return np.sort(np.concatenate(found))
 
 
 def _look_up(matrix: Entries, rows: Any, columns: Any, *, allow_empty: bool = False) -> Sample:
@@ -99,8 +233,7 @@ def _look_up(matrix: Entries, rows: Any, columns: Any, *, allow_empty: bool = Fa
         raise ValueError("Y has no observed entry (all NaN or masked); pass data with observed entries")
     infinite = np.flatnonzero(observed & np.isinf(values))
     if len(infinite):
-        i, j, value = rows[infinite[0]], columns[infinite[0]], values[infinite[0]]
-        raise ValueError(f"Y[{i}, {j}]={value} is not finite; mark missing entries with NaN or mask=")
+        refuse_infinite(rows[infinite[0]], columns[infinite[0]], values[infinite[0]])
     return Sample(rows[observed], columns[observed], values[observed].astype(wide))
 
 

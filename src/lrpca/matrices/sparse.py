@@ -22,13 +22,13 @@ class SparseMatrix(DenseMatrix):
         self.shape = csr.shape
         self.stored = csr.dtype
         self.result = self.arithmetic = arithmetic_dtype(csr.dtype)
-        self.reads = 0
+        self.reads = 0.0
         self._full_arithmetic = None
         self._may_be_rough = csr.dtype.kind in "fc"
         self._transposed = False
         self._rows = csr
         self._row_mask = self.mask
-        self._threads = Threads()
+        self.threads = Threads()
 
     def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Return the values at some positions, and which of them are observed."""
@@ -46,6 +46,11 @@ class SparseMatrix(DenseMatrix):
         """Return some columns, made dense, as rows of a matrix of its own."""
         mask = None if self.mask is None else self.mask[:, indices].T
         return DenseMatrix(self.array[:, indices].toarray().T, mask)
+
+    def submatrix(self, rows: Any, columns: Any) -> DenseMatrix:
+        """Return some rows of some columns, made dense, as a matrix of its own."""
+        mask = None if self.mask is None else self.mask[np.ix_(rows, columns)]
+        return DenseMatrix(self.array[rows][:, columns].toarray(), mask)
 
     def dense_rows(self, rows: slice) -> Any:
         """Return some rows, made dense, in the arithmetic type."""

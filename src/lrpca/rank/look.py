@@ -11,7 +11,7 @@ import numpy as np
 
 from lrpca.decomposition import State
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample, draw_sample
+from lrpca.matrices.sampling import Sample, choose_block, draw_sample, is_large, observed_share, read_block
 from lrpca.noise import residual_core, rounding_level
 from lrpca.rank.choice import RankTrial
 from lrpca.schedule import Schedule
@@ -191,16 +191,11 @@ def _block(
     shape = len(rows), len(columns)
     if shape == matrix.shape:
         return matrix, weight
-    i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    values, seen = matrix.entries(i, j)
-    infinite = np.flatnonzero(seen & np.isinf(values))
-    if len(infinite):
-        at = infinite[0]
-        raise ValueError(f"Y[{i[at]}, {j[at]}]={values[at]} is not finite; mark missing entries with NaN or mask=")
+    values, seen = read_block(matrix, rows, columns)
     if not seen.any():
         return matrix, weight
     # Rows were drawn by their weights.
-    return DenseMatrix(values.reshape(shape), None if seen.all() else seen.reshape(shape)), None
+    return DenseMatrix(values, None if seen.all() else seen), None
 
 
 def block_of(
@@ -209,14 +204,15 @@ def block_of(
     weight: Any = None,  # (n1,)
 ) -> tuple[Any, Any]:
     """Return the rows and columns of a random block, in order; all of them where that is not much more."""
-    _, seen = matrix.entries(*(rng.integers(n, size=1000) for n in matrix.shape))
-    side = max(math.isqrt(_BLOCK), math.ceil(_OBSERVED / max(0.01, float(seen.mean()))))
+    side = max(math.isqrt(_BLOCK), math.ceil(_OBSERVED / observed_share(matrix, rng)))
     side = min(_LONGEST, side)
     short = min(side, *matrix.shape)
     # The short side whole if need be, the other one as long as the block allows.
     lengths = [min(n, short if n == min(matrix.shape) else side * side // short) for n in matrix.shape]
     if 2 * math.prod(lengths) > math.prod(matrix.shape):
         return np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+    if weight is None and is_large(matrix.shape):
+        return choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
     probability = None if weight is None else weight / weight.sum()
     count = lengths[0] if weight is None else min(lengths[0], int(np.count_nonzero(weight)))
     rows = rng.choice(matrix.shape[0], count, replace=False, p=probability)

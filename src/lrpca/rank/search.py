@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from lrpca.decomposition import State
-from lrpca.iteration import orthonormal
-from lrpca.matrices.sampling import EXACT_BELOW, Sample
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import EXACT_BELOW, Sample, draw_sample, grouped, observed_share, read_block
 from lrpca.rank.choice import RankChoice, RankTrial
 from lrpca.rank.look import Watch, block_of, count_components, look, measure_noise, most_components
-from lrpca.solvers.components import noise_edge
+from lrpca.solvers.cross import cross_sides
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
-from lrpca.solvers.structure import STRUCTURED
+from lrpca.solvers.structure import STRUCTURED, leading_over_edge
 from lrpca.task import Factors, Task
 
 # One in so many components is spare in the solution, and at least one.
@@ -35,9 +35,8 @@ _SOLUTIONS = 4
 _ROUNDINGS = 100.0
 # A later solution is better if it leaves less than this part of the noise.
 _CLEARLY = 0.7
-# Residuals within so many σ are no outliers; power iteration for the largest singular value of what they leave.
+# Residuals within so many σ are no outliers.
 _CORE = 4.0
-_VECTORS, _POWERS = 4, 12
 # A component this many times above the edge is above whatever is left: spare ones have found nothing.
 _FAR_ABOVE = 20.0
 
@@ -70,8 +69,44 @@ def solve_unknown_rank(
     """
     if task.prunes:
         return _find(task, asked, start, callback)
+    by_sample = _choice_by_sample(task, asked) if task.method.name == "sampled" else None
+    if by_sample is not None:
+        # All components are solved for, as the default does, and the rest is cut off.
+        run, outcome = task.solve(by_sample.components, None, callback)
+        return Found(run, replace(outcome, rank=by_sample.found), by_sample)
     choice = _find(task.by_default(), asked, None, None).choice
     return Found(*task.solve(choice.found, None, callback), choice)
+
+
+def _choice_by_sample(task: Task, asked: str | float) -> RankChoice | None:
+    """Return the choice that a sampled block leads to, or None where Y is too small for one.
+
+    Components count that stand out of the block's noise; without noise these are all.
+    """
+    matrix, rank = task.matrix, 1
+    observed = observed_share(matrix, task.rng)
+    while True:
+        sides = cross_sides(matrix.shape, rank, observed, task.options.get("side"))
+        if sides is None:
+            return None
+        rows, columns = (grouped(n, m, task.rng) for n, m in zip(matrix.shape, sides, strict=True))
+        values, seen = read_block(matrix, rows, columns)
+        block = DenseMatrix(values, None if seen.all() else seen)
+        block.arithmetic = matrix.arithmetic
+        matrix.reads += math.prod(sides) / math.prod(matrix.shape)
+        sample = draw_sample(block, task.rng, exact=True)
+        block.fit_range_to(sample.values)
+        try:
+            choice = _find(replace(task.by_default(), matrix=block, sample=sample), asked, None, None).choice
+        finally:
+            block.close()
+        # A larger block for more components; one that finds fewer in it has the last word.
+        if choice.components <= rank or task.options.get("side") is not None:
+            return choice
+        larger = cross_sides(matrix.shape, choice.components, observed)
+        if larger == sides:
+            return choice
+        rank = choice.components
 
 
 def _find(task: Task, asked: str | float, start: Factors | None, callback: Callable[[State], object] | None) -> Found:
@@ -164,20 +199,13 @@ def _leading_of_residual(run: Run, outcome: Outcome, sigma: float) -> float:
     """
     rng = np.random.default_rng(0)  # not the run's: asking must not change what comes after
     rows, columns = block_of(run.matrix, rng)
+    values, seen = read_block(run.matrix, rows, columns)
+    entries, observed = values.ravel(), seen.ravel()
     i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    entries, observed = run.matrix.entries(i, j)
     residual = Sample(i, j, np.where(observed, entries, 0)).signed_residuals(outcome.L, outcome.R)
     with np.errstate(invalid="ignore"):
         kept = observed & (np.abs(residual) <= _CORE * sigma)
     share = float(np.mean(kept))
     size = float(np.linalg.norm(residual[kept]))
     run.matrix.reads += math.ceil(len(i) / math.prod(run.matrix.shape))
-    if not size:
-        return 0.0
-    block = np.where(kept, residual, 0.0).reshape(len(rows), len(columns))
-    basis = rng.standard_normal((len(columns), _VECTORS))
-    for _ in range(_POWERS):
-        basis = orthonormal(block.conj().T @ orthonormal(block @ basis))
-    leading = float(np.linalg.norm(block @ basis, 2))
-    # Both as seen with these entries missing, so that their share cancels but for a root.
-    return leading / (noise_edge(size, block.shape, share) * share)
+    return leading_over_edge(np.where(kept, residual, 0.0).reshape(values.shape), share, rng) if size else 0.0

@@ -21,12 +21,14 @@ from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.checkpoint import Checkpoint
 from lrpca.solvers.components import Components, all_of, all_present, first_components, noise_edge, updated
 from lrpca.solvers.lagging import lagging, needs_own_grams
-from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
+from lrpca.solvers.loop import Loop, run_loop, survey_state
+from lrpca.solvers.outcome import Outcome, make_record
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.second_looks import End, SecondLooks
-from lrpca.solvers.standstill import Cut, Standstill
+from lrpca.solvers.second_looks import End, SecondLooks, counts_only
+from lrpca.solvers.standstill import Cut, Split, Standstill
 from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import AdaptiveStopping
@@ -59,72 +61,166 @@ def solve_adaptive(
     power_steps: int | None = None,
     rules: frozenset[str] = frozenset(RULES),
     standstill: Standstill | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
-    """Run the iteration: initialise, pass, update, stop."""
+    """Run the iteration: initialise, pass, update, stop.
+
+    Parameters
+    ----------
+    matrix, rank, schedule, sample, tol, max_iter, rng, callback, start, row_weight
+        See `lrpca.solvers.run.Run`.
+    power_steps : int, optional
+        Of the initialisation's randomised SVD; by size if not given.
+    rules : set of str
+        Those of the default to follow (`lrpca.solvers.rules.RULES`).
+    standstill : Standstill, optional
+        One more rule to stop by.
+    checkpoint : Checkpoint, optional
+        Where to go on from, if it is there, and to save what was done.
+    """
     thresholds = AdaptiveThresholds(schedule, sample, matrix)
-    parts, facts = _begin(matrix, rank, thresholds, start, rng, row_weight, power_steps, rules)
-    stopping = AdaptiveStopping(tol, facts, matrix.result)
-    looks = SecondLooks(matrix, facts, thresholds, rng, rules, row_weight)
-    history: list[Record] = []
-    reason = "max_iter"
-    end: End | None = None
-    result: Pass | None = None
-    for k in range(1, max_iter + 1):
+    loop = _Adaptive(matrix, rank, schedule, thresholds, rng, tol, row_weight, rules, standstill, start, power_steps)
+    return run_loop(loop, max_iter=max_iter, callback=callback, checkpoint=checkpoint)
+
+
+class _Adaptive(Loop):
+    """The loop of passes; arguments as of `solve_adaptive`."""
+
+    def __init__(
+        self,
+        matrix: DenseMatrix,
+        rank: int,
+        schedule: Schedule,
+        thresholds: AdaptiveThresholds,
+        rng: np.random.Generator,
+        tol: float,
+        weight: Any,  # (n1,)
+        rules: frozenset[str],
+        standstill: Standstill | None,
+        start: tuple[Any, Any] | None,
+        power_steps: int | None,
+    ) -> None:
+        super().__init__(matrix, rng)
+        self._rank, self._schedule, self._thresholds, self._tol = rank, schedule, thresholds, tol
+        self._weight, self._rules, self._standstill = weight, rules, standstill
+        self._start, self._power_steps = start, power_steps
+        self._result: Pass | None = None
+        self._end: End | None = None
+        self._edge = 0.0  # of noise, in the last pass
+        self._split: Split | None = None  # what the last pass found and cut
+
+    def begin(self) -> None:
+        """Make the start."""
+        thresholds, weight, rules = self._thresholds, self._weight, self._rules
+        parts, facts = _begin(
+            self.matrix, self._rank, thresholds, self._start, self.rng, weight, self._power_steps, rules
+        )
+        self._set_out(parts, facts)
+
+    def _set_out(self, parts: Components, facts: Survey) -> None:
+        self._parts, self._facts = parts, facts
+        self._stopping = AdaptiveStopping(self._tol, facts, self.matrix.result)
+        self._looks = SecondLooks(self.matrix, facts, self._thresholds, self.rng, self._rules, self._weight)
+
+    def step(self, k: int) -> str | None:
+        """Make pass k, update the components, and write it down."""
         began = time.perf_counter()
-        behind = lagging(result, facts)
+        matrix, schedule, facts, thresholds = self.matrix, self._schedule, self._facts, self._thresholds
+        weight, rules, parts = self._weight, self._rules, self._parts
+        behind = lagging(self._result, facts)
         numbers = thresholds.at(k, parts.L, parts.R, patient=behind and "patience" in rules)
         if numbers is None:
-            reason = "schedule_end"
-            break
+            return "schedule_end"
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = _wants_grams(schedule, result, facts, rank, behind, rules)
-        _choose_precision(matrix, thresholds, history)
-        result = take_pass(matrix, parts.L, parts.R, level, row_weight, grams=grams)
+        grams = _wants_grams(schedule, self._result, facts, self._rank, behind, rules)
+        _choose_precision(matrix, thresholds, self.history)
+        result = take_pass(matrix, parts.L, parts.R, level, weight, grams=grams)
         step = _step(factor, result, facts, schedule)
-        dL, dR = directions(parts.L, parts.R, result, schedule.update, row_weight, parts.present)
+        dL, dR = directions(parts.L, parts.R, result, schedule.update, weight, parts.present)
         if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
-            end, reason = end or End(parts, result, 0.0, "runaway"), "runaway"
-            break
-        new = iteration.retract(parts.L, parts.R, step * dL, step * dR, row_weight)
-        edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
-        before = (parts.L, parts.R)
-        parts, moved = updated(parts, new, edge, thresholds.ahead) if "significance" in rules else all_of(new)
-        values = parts.values[: parts.present]
-        change = moved / max(float(np.linalg.norm(values)), _TINY)
-        history.append(make_record(k, threshold, step, result, facts, change, began))
-        end = End(parts, result, change, "max_iter")
-        if callback is not None and asked_to_stop(callback(State.of(history[-1], parts.L.copy(), parts.R.copy()))):
-            reason = "callback"
-            break
-        if standstill is not None and standstill.reached(before, Cut.of(level), (parts.L, parts.R)):
-            reason = "tol"
-            break
-        if tol == 0:
-            continue
-        kept = history[-1].kept or 0.0
-        verdict = stopping.verdict(change, kept, values, thresholds.core.sigma, settled=thresholds.settled)
+            self._end = self._end or End(parts, result, 0.0, "runaway")
+            return "runaway"
+        new = iteration.retract(parts.L, parts.R, step * dL, step * dR, weight)
+        self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
+        self._split = Split((parts.L, parts.R), Cut.of(level))
+        parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
+        change = moved / max(float(np.linalg.norm(parts.values[: parts.present])), _TINY)
+        self.history.append(make_record(k, threshold, step, result, facts, change, began))
+        self._parts, self._result = parts, result
+        self._end = End(parts, result, change, "max_iter")
+        return None
+
+    def judge(self) -> str | None:
+        """Return a reason to end, if the run has come to rest and second looks find nothing to go on with."""
+        end, split, parts, thresholds = self._end, self._split, self._parts, self._thresholds
+        assert end is not None  # there was a step
+        if self._standstill is not None and split is not None:
+            if self._standstill.reached(*split, (parts.L, parts.R)):
+                return "tol"
+        if self._tol == 0:
+            return None
+        kept, values = self.history[-1].kept or 0.0, parts.values[: parts.present]
+        verdict = self._stopping.verdict(end.change, kept, values, thresholds.core.sigma, settled=thresholds.settled)
         if verdict == "runaway":
-            reason = verdict
-            break
+            return verdict
         if verdict is None and not thresholds.polished:
-            if k % _RESCUE_EVERY == 0:
-                looks.rescue(parts, result)
-            continue
+            if len(self.history) % _RESCUE_EVERY == 0:
+                self._looks.rescue(parts, end.result)
+            return None
         end.verdict = verdict or "noise_floor"
-        answer = looks.ask(end, edge)
+        answer = self._looks.ask(end, self._edge)
         if isinstance(answer, End):
-            end, reason = answer, answer.reason
-            break
-        parts = answer
-        stopping.restart()
-    assert end is not None  # every schedule has a first step
-    if reason in ("max_iter", "runaway", "schedule_end"):
-        end.verdict = reason
-        end = looks.best(end)
-        reason = end.reason
-    L, R = end.parts.factors()
-    return Outcome(L, R, history, reason, facts, end.result.kept, end.parts.present, end.change, end.structure)
+            self._end = answer
+            return answer.reason
+        self._parts = answer
+        self._stopping.restart()
+        return None
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L and R, probes and all."""
+        return self._parts.L, self._parts.R
+
+    def outcome(self, reason: str) -> Outcome:
+        """Return what the run leaves behind: the better of two ends, where a second start was cut short."""
+        end = self._end
+        assert end is not None  # every schedule has a first step
+        if reason in ("max_iter", "runaway", "schedule_end"):
+            end.verdict = reason
+            end = self._looks.best(end)
+            reason = end.reason
+        L, R = end.parts.factors()
+        kept, present = end.result.kept, end.parts.present
+        return Outcome(L, R, self.history, reason, self._facts, kept, present, end.change, end.structure)
+
+    def inner_state(self) -> dict[str, Any]:
+        """Return all that a step or a judgement looks at, after a step or the start."""
+        standstill = self._standstill if self._standstill is not None and self._standstill.is_asked else None
+        return {
+            "parts": self._parts.state(),
+            "survey": survey_state(self._facts),
+            "thresholds": self._thresholds.state(),
+            "stopping": self._stopping.state(),
+            "looks": self._looks.state(),
+            "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
+            "edge": self._edge,
+            "split": None if standstill is None or self._split is None else self._split.state(),
+            "standstill": None if standstill is None else standstill.state(),
+        }
+
+    def restore_inner(self, state: dict[str, Any]) -> None:
+        """Go on after a step or the start."""
+        self._set_out(Components.of_state(state["parts"]), Survey(*state["survey"]))
+        for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._looks, "looks")):
+            part.restore(state[name])
+        self._edge = state["edge"]
+        if state["pass"] is not None:
+            self._result = counts_only(*state["pass"]["kept"])
+            self._end = End(self._parts, self._result, state["pass"]["change"], "max_iter")
+        if state["split"] is not None:
+            self._split = Split.of_state(state["split"])
+        if self._standstill is not None:
+            self._standstill.restore(state["standstill"])
 
 
 def power_steps_for(shape: tuple[int, int]) -> int:

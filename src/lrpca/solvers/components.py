@@ -48,6 +48,15 @@ class Components:
         """Return a copy that later steps do not change."""
         return Components(self.L.copy(), self.R.copy(), self.present)
 
+    def state(self) -> dict[str, Any]:
+        """Return the parts, copies in the same order in memory: sums over another one are rounded differently."""
+        return {"L": self.L.copy(order="K"), "R": self.R.copy(order="K"), "present": self.present}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Components:
+        """Return the components of a state."""
+        return cls(state["L"], state["R"], state["present"])
+
     @property
     def is_present(self) -> Any:
         """Which components are there (r,)."""

@@ -127,7 +127,7 @@ def solve(
     finally:
         if cross is not None:
             cross.close()
-    run.matrix.reads += math.ceil(shares)
+    run.matrix.reads += shares
     return run.end(L, R, reason)
 
 

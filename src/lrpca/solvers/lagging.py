@@ -9,11 +9,13 @@ late, a robust regression of the row on the components found so far.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from lrpca.kernels.reference import Kept, Pass
+from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients, row_quantile
 from lrpca.solvers.start import Survey
@@ -31,6 +33,10 @@ _MOSTLY_OBSERVED = 0.9
 # Where fewer entries than this share are kept, rows differ enough by chance alone.
 _FEW_KEPT = 0.5
 _CHUNK = 1 << 20
+# Entries of rows and columns that are held at a time where every look at them is a read of Y (256 MB of doubles); of
+# each at least so many are taken, evenly spread, where not all can be.
+_HELD, _LEAST_TAKEN = 1 << 25, 1 << 12
+_GOLDEN = 0.6180339887498949
 # Grams exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
 _GRAM_COPIES = 3
 _SMALL_GRAMS = 8_000_000
@@ -63,10 +69,10 @@ def given_up(
     A threshold far below the error that counts rejects whole rows, too.
     """
     rows, columns = (behind[:_LOOKED_AT] for behind in keeping_less(kept, survey, _LEFT_BEHIND))
-    for indices, take, factor, other in ((rows, matrix.take_rows, L, R), (columns, matrix.take_columns, R, L)):
+    for indices, axis, factor, other in ((rows, 0, L, R), (columns, 1, R, L)):
         if len(indices):
-            part = take(indices)
-            residuals = np.abs(part.array - factor[indices] @ other.T)
+            part, chosen = _held(matrix, axis, indices)
+            residuals = np.abs(part.array - factor[indices] @ other[chosen].T)
             hidden = residuals != residuals if part.mask is None else ~part.mask | (residuals != residuals)
             if (row_quantile(np.where(hidden, np.nan, residuals), 0.5) > size).any():
                 return True
@@ -105,10 +111,11 @@ def rescue_lost(
     if len(rows) + len(columns) == 0:
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
+    sides = _Lost(matrix, 0, rows), _Lost(matrix, 1, columns)
     better = False
     for annealed in (False, True) if thorough else (False,):
-        better |= _refit(matrix.take_rows, rows, L, R, cutoff, annealed)
-        better |= _refit(matrix.take_columns, columns, R, L, cutoff, annealed)
+        better |= _refit(sides[0], L, R, cutoff, annealed)
+        better |= _refit(sides[1], R, L, cutoff, annealed)
     return better
 
 
@@ -128,15 +135,67 @@ def keeping_less(kept: Kept, survey: Survey, than: float, surely: float = math.i
     return found[0], found[1]
 
 
-def _refit(take: Any, indices: Any, factor: Any, other: Any, cutoff: float, annealed: bool) -> bool:
-    count = max(1, _CHUNK // len(other))
+class _Lost:
+    """Lost rows (axis 0) or columns (axis 1), as rows: taken a few at a time, or, of Y in blocks, as many as fit."""
+
+    def __init__(
+        self,
+        matrix: DenseMatrix,
+        axis: int,
+        indices: Any,  # (m,) int
+    ) -> None:
+        self._matrix, self._axis, self._indices = matrix, axis, indices
+        self._kept: tuple[DenseMatrix, Any] | None = None
+
+    def pieces(self) -> Iterator[tuple[Any, DenseMatrix, Any]]:
+        """Yield (indices, those rows, which of their entries are there)."""
+        if not isinstance(self._matrix, ChunkedMatrix):
+            take = self._matrix.take_columns if self._axis else self._matrix.take_rows
+            for some in _in_pieces(self._indices, _CHUNK // self._matrix.shape[1 - self._axis]):
+                yield some, take(some), slice(None)
+            return
+        for group in _in_pieces(self._indices, _HELD // _LEAST_TAKEN):
+            part, chosen = self._kept or _held(self._matrix, self._axis, group)
+            if len(group) == len(self._indices):
+                self._kept = part, chosen
+            for some in _in_pieces(np.arange(len(group)), _CHUNK // part.shape[1]):
+                yield group[some], part.take_rows(some), chosen
+
+
+def _in_pieces(
+    indices: Any,  # (m,) int
+    count: int,
+) -> Iterator[Any]:
+    count = max(1, count)
+    return (indices[first : first + count] for first in range(0, len(indices), count))
+
+
+def _held(
+    matrix: DenseMatrix,
+    axis: int,
+    indices: Any,  # (m,) int
+) -> tuple[DenseMatrix, Any]:
+    """Return some rows (axis 0) or columns (axis 1), as rows, and which of their entries: all, if memory holds them."""
+    n = matrix.shape[1 - axis]
+    count = max(_LEAST_TAKEN, _HELD // len(indices))
+    if count >= n:
+        return (matrix.take_columns if axis else matrix.take_rows)(indices), slice(None)
+    steps = np.arange(count)
+    # One from each stretch, its place within the stretch from a sequence that fits no period.
+    chosen = ((steps + steps * _GOLDEN % 1.0) * (n / count)).astype(int)
+    if axis == 0:
+        return matrix.submatrix(indices, chosen), chosen
+    part = matrix.submatrix(chosen, indices)
+    return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
+
+
+def _refit(lost: _Lost, factor: Any, other: Any, cutoff: float, annealed: bool) -> bool:
     better = False
-    for first in range(0, len(indices), count):
-        chunk = indices[first : first + count]
-        part = take(chunk)
-        fresh = robust_coefficients(part, other, 0.0, annealed=annealed, by_blocks=True)
-        improved = _explained(part, fresh, other, cutoff) > _BETTER * _explained(part, factor[chunk], other, cutoff) + 1
-        factor[chunk[improved]] = fresh[improved]
+    for some, part, chosen in lost.pieces():
+        among = other[chosen]
+        fresh = robust_coefficients(part, among, 0.0, annealed=annealed, by_blocks=True)
+        improved = _explained(part, fresh, among, cutoff) > _BETTER * _explained(part, factor[some], among, cutoff) + 1
+        factor[some[improved]] = fresh[improved]
         better |= bool(improved.any())
     return better
 

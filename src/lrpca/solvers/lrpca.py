@@ -18,19 +18,22 @@ from typing import Any
 import numpy as np
 
 from lrpca import iteration
-from lrpca.decomposition import Record, State
+from lrpca.decomposition import State
 from lrpca.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.checkpoint import Checkpoint, check_path, checkpoint_of
 from lrpca.solvers.lagging import lagging, left_behind
+from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.options import integer, number, some_of
-from lrpca.solvers.outcome import Outcome, asked_to_stop, make_record
+from lrpca.solvers.outcome import Outcome, make_record
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Run
-from lrpca.solvers.standstill import Cut, Standstill
-from lrpca.solvers.start import completed, spectral_start, survey
+from lrpca.solvers.second_looks import counts_only
+from lrpca.solvers.standstill import Cut, Split, Standstill
+from lrpca.solvers.start import Survey, completed, spectral_start, survey
 from lrpca.solvers.step import directions, take_pass
 from lrpca.solvers.stopping import absolute_verdict
 from lrpca.solvers.thresholds import AdaptiveThresholds, floored
@@ -43,6 +46,7 @@ OPTIONS = {
     "sample_size": integer(100),
     "without": some_of(RULES, "rule of the default"),
     "change": number(least=1e-6, below=1),
+    "checkpoint": check_path,
 }
 
 
@@ -53,6 +57,7 @@ def solve(
     sample_size: int | None = None,
     without: frozenset[str] = frozenset(),
     change: float | None = None,
+    checkpoint: str | None = None,
 ) -> Outcome:
     """Run the schedule: absolute ones as in the paper, adaptive ones by the loop that needs no training.
 
@@ -68,10 +73,14 @@ def solve(
     change : float, optional
         Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.standstill`),
         without second looks; with ``tol=0`` by nothing else.
+    checkpoint : str or Path, optional
+        File from which the run goes on if it was interrupted, and where it saves every iteration (fast ones once a
+        second). It is deleted at the end, unless `max_iter` or the callback was that: the run can go on then, too.
     """
     from lrpca.solvers.adaptive import solve_adaptive
 
     assert run.schedule is not None
+    options = {"power_steps": power_steps, "sample_size": sample_size, "without": without, "change": change}
     common: dict[str, Any] = {
         "tol": run.tol,
         "max_iter": run.max_iter,
@@ -81,6 +90,7 @@ def solve(
         "row_weight": run.row_weight,
         "power_steps": power_steps,
         "standstill": Standstill(run.matrix, run.sample, change),
+        "checkpoint": checkpoint_of(run, checkpoint, options),
     }
     if run.schedule.kind == "absolute":
         return solve_absolute(run.matrix, run.rank, run.schedule, run.sample, **common)
@@ -102,50 +112,107 @@ def solve_absolute(
     row_weight: Any = None,  # (n1,)
     power_steps: int | None = None,
     standstill: Standstill | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
-    """Run the iteration: initialise, pass, update, stop."""
-    if start is None:
-        steps = _POWER_STEPS if power_steps is None else power_steps
-        L, R, facts = spectral_start(
-            matrix, rank, schedule.thresholds[0], power_steps=steps, rng=rng, weight=row_weight
-        )
-    else:
-        (L, R), facts = completed(*start, rng), survey(matrix)
+    """Run the iteration: initialise, pass, update, stop; arguments as of `lrpca.solvers.adaptive.solve_adaptive`."""
     floor = None if schedule.floor is None else AdaptiveThresholds(schedule, sample, matrix)
-    history: list[Record] = []
-    result: Pass | None = None
-    reason = "max_iter"
-    for k in range(1, max_iter + 1):
+    steps = _POWER_STEPS if power_steps is None else power_steps
+    loop = _Absolute(matrix, rank, schedule, floor, rng, tol, row_weight, standstill, start, steps)
+    return run_loop(loop, max_iter=max_iter, callback=callback, checkpoint=checkpoint)
+
+
+class _Absolute(Loop):
+    """The paper's loop; arguments as of `solve_absolute`, and who measures the residual for a schedule with a floor."""
+
+    def __init__(
+        self,
+        matrix: DenseMatrix,
+        rank: int,
+        schedule: Schedule,
+        floor: AdaptiveThresholds | None,
+        rng: np.random.Generator,
+        tol: float,
+        weight: Any,  # (n1,)
+        standstill: Standstill | None,
+        start: tuple[Any, Any] | None,
+        power_steps: int,
+    ) -> None:
+        super().__init__(matrix, rng)
+        self._rank, self._schedule, self._floor, self._tol = rank, schedule, floor, tol
+        self._weight, self._standstill, self._start, self._power_steps = weight, standstill, start, power_steps
+        self._result: Pass | None = None
+        self._split: Split | None = None  # what the last pass found and cut
+
+    def begin(self) -> None:
+        """Make the start."""
+        matrix, rng = self.matrix, self.rng
+        if self._start is not None:
+            (self._L, self._R), self._facts = completed(*self._start, rng), survey(matrix)
+            return
+        clip, steps, weight = self._schedule.thresholds[0], self._power_steps, self._weight
+        found = spectral_start(matrix, self._rank, clip, power_steps=steps, rng=rng, weight=weight)
+        self._L, self._R, self._facts = found
+
+    def step(self, k: int) -> str | None:
+        """Make pass k, step, and write it down."""
         began = time.perf_counter()
+        schedule, facts, weight, L, R = self._schedule, self._facts, self._weight, self._L, self._R
         numbers = schedule.at(k)
         if numbers is None:
-            reason = "schedule_end"
-            break
+            return "schedule_end"
         threshold, step = numbers
-        if floor is not None and result is not None and k > schedule.layers:
-            last, sigma = history[-1].threshold or 0.0, floor.measure(L, R).sigma
-            threshold, step = floored(schedule, numbers, last, sigma, lagging(result, facts))
+        if self._floor is not None and self._result is not None and k > schedule.layers:
+            last, sigma = self.history[-1].threshold or 0.0, self._floor.measure(L, R).sigma
+            threshold, step = floored(schedule, numbers, last, sigma, lagging(self._result, facts))
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        result = take_pass(matrix, L, R, level, row_weight, grams=schedule.update == "own_gram")
-        dL, dR = (step * direction for direction in directions(L, R, result, schedule.update, row_weight))
+        self._result = take_pass(self.matrix, L, R, level, weight, grams=schedule.update == "own_gram")
+        dL, dR = (step * direction for direction in directions(L, R, self._result, schedule.update, weight))
         size, moved = iteration.product_norm(L + dL, R + dR), iteration.change_of_product(L, R, dL, dR)
         if not np.isfinite(size + moved):
-            reason = "runaway"
-            break
-        before, (L, R) = (L, R), (L + dL, R + dR)
-        record = make_record(k, threshold, step, result, facts, moved / size if size else 0.0, began)
-        history.append(record)
-        if callback is not None and asked_to_stop(callback(State.of(record, L.copy(), R.copy()))):
-            reason = "callback"
-            break
-        if standstill is not None and standstill.reached(before, Cut.of(level), (L, R)):
-            reason = "tol"
-            break
-        verdict = absolute_verdict(history, tol)
-        if verdict is not None:
-            # The residual of a row that was given up is as small as its threshold, whatever its error.
-            lost = verdict == "tol" and left_behind(result.kept, facts)
-            reason = "stalled" if lost else verdict
-            break
-    change = history[-1].change or 0.0 if history else 0.0
-    return Outcome(L, R, history, reason, facts, result.kept if result else None, rank, change)
+            return "runaway"
+        self._split = Split((L, R), Cut.of(level))
+        self._L, self._R = L + dL, R + dR
+        change = moved / size if size else 0.0
+        self.history.append(make_record(k, threshold, step, self._result, facts, change, began))
+        return None
+
+    def judge(self) -> str | None:
+        """Return a reason to end."""
+        assert self._result is not None  # there was a step
+        if self._standstill is not None and self._split is not None:
+            if self._standstill.reached(*self._split, self.factors()):
+                return "tol"
+        verdict = absolute_verdict(self.history, self._tol)
+        # The residual of a row that was given up is as small as its threshold, whatever its error.
+        lost = verdict == "tol" and left_behind(self._result.kept, self._facts)
+        return "stalled" if lost else verdict
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L and R."""
+        return self._L, self._R
+
+    def outcome(self, reason: str) -> Outcome:
+        """Return what the run leaves behind."""
+        change = self.history[-1].change or 0.0 if self.history else 0.0
+        kept = self._result.kept if self._result else None
+        return Outcome(self._L, self._R, self.history, reason, self._facts, kept, self._rank, change)
+
+    def inner_state(self) -> dict[str, Any]:
+        """Return all that a step or a judgement looks at, after a step or the start; steps make new arrays."""
+        asked = self._standstill is not None and self._standstill.is_asked
+        return {
+            "factors": [self._L, self._R],
+            "survey": survey_state(self._facts),
+            "kept": None if self._result is None else list(self._result.kept),
+            "split": self._split.state() if asked and self._split is not None else None,
+            "standstill": self._standstill.state() if self._standstill is not None else None,
+        }
+
+    def restore_inner(self, state: dict[str, Any]) -> None:
+        """Go on after a step or the start."""
+        self._L, self._R = state["factors"]
+        self._facts = Survey(*state["survey"])
+        self._result = None if state["kept"] is None else counts_only(*state["kept"])
+        self._split = None if state["split"] is None else Split.of_state(state["split"])
+        if self._standstill is not None:
+            self._standstill.restore(state["standstill"])

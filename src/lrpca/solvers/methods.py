@@ -39,6 +39,10 @@ class Method:
         Whether it uses these arguments.
     exact : bool
         Whether X + S = Y in the limit, noise or not: X at rest is then no reason to stop.
+    streams : bool
+        Whether it reads Y in blocks, in any number of them, and makes nothing of that size.
+    held : float
+        Arrays of the size of Y that it makes beside it.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Method:
     schedule: bool = False
     row_weight: bool = False
     exact: bool = False
+    streams: bool = False
+    held: float = 0.0
 
     @property
     def solve(self) -> Callable[..., Outcome]:
@@ -83,11 +89,20 @@ _ALL = (
         measure="change",
         schedule=True,
         row_weight=True,
+        streams=True,
     ),
-    Method("scaledgd", "scaled gradient descent (Tong, Ma, Chi 2021)", tol=1e-7, max_iter=500),
-    Method("gd", "gradient descent on factors (Yi et al. 2016)", tol=1e-7, max_iter=1000),
-    Method("altproj", "alternating projections (Netrapalli et al. 2014)", tol=1e-7, max_iter=500, start=False),
-    Method("accaltproj", "accelerated alternating projections (Cai, Cai, Wei 2019)", tol=1e-7, max_iter=300),
+    Method("scaledgd", "scaled gradient descent (Tong, Ma, Chi 2021)", tol=1e-7, max_iter=500, held=3.0),
+    Method("gd", "gradient descent on factors (Yi et al. 2016)", tol=1e-7, max_iter=1000, held=3.0),
+    Method(
+        "altproj", "alternating projections (Netrapalli et al. 2014)", tol=1e-7, max_iter=500, start=False, held=0.5
+    ),
+    Method(
+        "accaltproj",
+        "accelerated alternating projections (Cai, Cai, Wei 2019)",
+        tol=1e-7,
+        max_iter=300,
+        streams=True,
+    ),
     Method(
         "pcp",
         "principal component pursuit (Candès et al. 2011)",
@@ -96,6 +111,7 @@ _ALL = (
         needs_rank=False,
         start=False,
         exact=True,
+        held=2.5,
     ),
     Method(
         "stable_pcp",
@@ -105,10 +121,26 @@ _ALL = (
         measure="change",
         needs_rank=False,
         start=False,
+        held=2.0,
     ),
-    Method("ircur", "iterated robust CUR (Cai et al. 2020)", tol=1e-7, max_iter=200, start=False),
-    Method("pgrmc", "projected gradient for robust matrix completion (Cherapanamjeri et al. 2017)", 1e-7, 300),
-    Method("godec", "go decomposition (Zhou, Tao 2011)", tol=1e-7, max_iter=300),
+    Method("ircur", "iterated robust CUR (Cai et al. 2020)", tol=1e-7, max_iter=200, start=False, streams=True),
+    Method(
+        "sampled",
+        "rows and columns sampled, the rest regressed on them, full passes if they pay",
+        tol=1e-8,
+        max_iter=300,
+        measure="change",
+        start=False,
+        streams=True,
+    ),
+    Method(
+        "pgrmc",
+        "projected gradient for robust matrix completion (Cherapanamjeri et al. 2017)",
+        tol=1e-7,
+        max_iter=300,
+        streams=True,
+    ),
+    Method("godec", "go decomposition (Zhou, Tao 2011)", tol=1e-7, max_iter=300, streams=True),
     Method(
         "grassmann",
         "Grassmann averages, plain and trimmed (Hauberg et al. 2014)",
@@ -117,20 +149,41 @@ _ALL = (
         measure="change",
         missing=False,
         start=False,
+        held=0.5,
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-PLANNED = ("sampled", "auto")
+
+
+# "auto" samples where the sampled rows and columns are at most this part of Y: from about 2700 x 2700 on at rank 5.
+_SAMPLED_PART = 0.3
+
+
+def pays_to_sample(shape: tuple[int, int], rank: int) -> bool:
+    """Tell whether "auto" is "sampled" rather than "lrpca": by shape and rank alone.
+
+    Examples
+    --------
+    >>> pays_to_sample((1000, 1000), 5), pays_to_sample((12000, 12000), 5), pays_to_sample((10**6, 100), 5)
+    (False, True, False)
+    """
+    from lrpca.solvers.cross import cross_sides
+
+    sides = cross_sides(shape, rank, 1.0)
+    return sides is not None and sum(m / n for m, n in zip(sides, shape, strict=True)) <= _SAMPLED_PART
 
 
 def find_method(name: Any) -> Method:
-    """Return a method by its name, or raise with the list of those there are."""
+    """Return a method by its name, or raise with the list of those there are.
+
+    "auto" is "lrpca" as long as Y is not known, see `pays_to_sample`.
+    """
     known = ", ".join(METHODS)
+    if isinstance(name, str) and name == "auto":
+        return METHODS["lrpca"]
     if isinstance(name, str) and name in METHODS:
         return METHODS[name]
-    if isinstance(name, str) and name in PLANNED:
-        raise NotImplementedError(f"method={name!r} is not available yet; use one of {known}")
-    raise ValueError(f"method={name!r} is unknown; use one of {known}")
+    raise ValueError(f"method={name!r} is unknown; use one of {known}, auto")
 
 
 def able_to(capability: str) -> str:

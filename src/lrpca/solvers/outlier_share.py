@@ -7,12 +7,12 @@ row or column. Outliers that lie anywhere exceed the overall share α in some ro
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import draw_sample
+from lrpca.matrices.sampling import choose_block, draw_sample, observed_share, read_block
 from lrpca.noise import outlier_threshold, residual_core, rounding_level
 from lrpca.schedule import default_schedule
 from lrpca.solvers.run import Run
@@ -111,17 +111,9 @@ def spread(alpha: float, shape: tuple[int, int], observed: float = 1.0) -> float
 
 def _block(matrix: DenseMatrix, rank: int, rng: np.random.Generator) -> DenseMatrix | None:
     """Return some rows of some columns as a matrix of its own, or None if nothing in there is observed."""
-    _, seen = matrix.entries(*(rng.integers(n, size=1000) for n in matrix.shape))
-    observed = max(0.01, float(seen.mean()))
-    side = min(_LONGEST, max(_SIDE, math.ceil(_PER_COMPONENT * rank / observed)))
-    rows, columns = (np.sort(rng.permutation(n)[: min(side, n)]) for n in matrix.shape)
-    i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    values, seen = matrix.entries(i, j)
-    if not seen.any():
+    side = min(_LONGEST, max(_SIDE, math.ceil(_PER_COMPONENT * rank / observed_share(matrix, rng))))
+    rows, columns = choose_block(matrix.shape, (min(side, matrix.shape[0]), min(side, matrix.shape[1])), rng)
+    values, known = read_block(matrix, rows, columns)
+    if not known.any():
         return None
-    infinite = np.flatnonzero(seen & np.isinf(values))
-    if len(infinite):
-        at = infinite[0]
-        raise ValueError(f"Y[{i[at]}, {j[at]}]={values[at]} is not finite; mark missing entries with NaN or mask=")
-    array: Any = values.reshape(len(rows), len(columns))
-    return DenseMatrix(array, None if seen.all() else seen.reshape(array.shape))
+    return DenseMatrix(values, None if known.all() else known)

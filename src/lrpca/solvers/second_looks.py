@@ -66,6 +66,31 @@ class End:
         """Why the run ended, as users are told."""
         return "stalled" if self.in_doubt else self.verdict
 
+    def state(self) -> dict[str, Any]:
+        """Return the numbers and arrays that it is made of; of the pass only the counts."""
+        return {
+            "parts": self.parts.state(),
+            "kept": list(self.result.kept),
+            "change": self.change,
+            "verdict": self.verdict,
+            "worth_another_start": self.worth_another_start,
+            "in_doubt": self.in_doubt,
+            "structure": self.structure,
+        }
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> End:
+        """Return the end of a state."""
+        return cls(
+            Components.of_state(state["parts"]),
+            counts_only(*state["kept"]),
+            state["change"],
+            state["verdict"],
+            state["worth_another_start"],
+            state["in_doubt"],
+            state["structure"],
+        )
+
 
 class SecondLooks:
     """The questions of one run; `ask` tells whether the iteration has to continue, and with what."""
@@ -86,6 +111,23 @@ class SecondLooks:
         self._rescues = self._trials = 0
         self._before_trial: End | None = None
         self._first_end: End | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return what was asked so far."""
+        before, first = self._before_trial, self._first_end
+        return {
+            "rescues": self._rescues,
+            "trials": self._trials,
+            "before_trial": None if before is None else before.state(),
+            "first_end": None if first is None else first.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._rescues, self._trials = state["rescues"], state["trials"]
+        before, first = state["before_trial"], state["first_end"]
+        self._before_trial = None if before is None else End.of_state(before)
+        self._first_end = None if first is None else End.of_state(first)
 
     def rescue(self, parts: Components, result: Pass, *, thorough: bool = False) -> bool:
         """Fit lost rows and columns anew; tell whether any became better."""
@@ -201,6 +243,14 @@ class SecondLooks:
         if resting[0] != resting[1]:
             return resting[0]
         return one.kept > other.kept
+
+
+def counts_only(
+    by_row: Any,  # (n1,)
+    by_column: Any,  # (n2,)
+) -> Pass:
+    """Return a pass of which nothing is left but the counts of kept entries."""
+    return Pass(np.zeros((len(by_row), 0)), np.zeros((len(by_column), 0)), by_row, by_column, math.nan)
 
 
 class _Distribution(NamedTuple):

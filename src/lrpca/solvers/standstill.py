@@ -43,6 +43,23 @@ class Cut(NamedTuple):
         return cls(level.clip, level.cutoff, 0.0)
 
 
+class Split(NamedTuple):
+    """X as an iteration found it, and how it cut S out of Y - X."""
+
+    factors: Factors
+    cut: Cut
+
+    def state(self) -> dict[str, Any]:
+        """Return the numbers and arrays that it is made of."""
+        return {"factors": list(self.factors), "cut": list(self.cut)}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Split:
+        """Return the split of a state."""
+        L, R = state["factors"]
+        return cls((L, R), Cut(*state["cut"]))
+
+
 class Standstill:
     """Whether X and S have come to rest, iteration by iteration.
 
@@ -57,7 +74,20 @@ class Standstill:
 
     def __init__(self, matrix: DenseMatrix, sample: Sample, limit: float | None) -> None:
         self._matrix, self._sample, self._limit = matrix, sample, limit
-        self._last: tuple[Factors, Cut] | None = None
+        self._last: Split | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is a rule to be met."""
+        return self._limit is not None
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the last iteration's split, if there is one."""
+        return None if self._last is None else self._last.state()
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from a state."""
+        self._last = None if state is None else Split.of_state(state)
 
     def reached(self, before: Factors, cut: Cut, after: Factors) -> bool:
         """Tell whether the rule is met by an iteration from X = L Rᵀ `before` to `after`, which cut S out of Y - X.
@@ -66,7 +96,7 @@ class Standstill:
         """
         if self._limit is None:
             return False
-        last, self._last = self._last, (before, cut)
+        last, self._last = self._last, Split(before, cut)
         if last is None or not _distance(before, after) < self._limit * product_norm(*before):
             return False
         old, new = (self._sampled(*split) for split in (last, self._last))
@@ -85,7 +115,7 @@ class Standstill:
         shrink = np.divide(cut.clip, size, out=np.ones_like(size), where=size > cut.clip)
         return np.where(size <= np.maximum(row, column), D - D * shrink, D)
 
-    def _change(self, last: tuple[Factors, Cut], now: tuple[Factors, Cut]) -> float:
+    def _change(self, last: Split, now: Split) -> float:
         """Return ‖S_k - S_{k-1}‖ / ‖S_{k-1}‖; NaN where S was empty, which is no standstill."""
         from lrpca.kernels.sparse_change import block_change
 
@@ -108,7 +138,7 @@ class Standstill:
             moved, size = block_change(block, *cuts, *room)
             return moved, size
 
-        whole = matrix.mask is None and matrix.stored.kind in "iub"
+        whole = not matrix.is_masked and matrix.stored.kind in "iub"
         sums = matrix.map_rows(work, missing=not whole)
         moved, size = (math.fsum(column) for column in zip(*sums, strict=True))
         return math.sqrt(moved / size) if size else math.nan

@@ -68,6 +68,14 @@ class AdaptiveStopping:
         """Forget the changes so far."""
         self._changes, self._sigmas = [], []
 
+    def state(self) -> dict[str, Any]:
+        """Return the changes and noise levels so far."""
+        return {"changes": list(self._changes), "sigmas": list(self._sigmas)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._changes, self._sigmas = list(state["changes"]), list(state["sigmas"])
+
     def verdict(self, change: float, kept: float, values: Any, sigma: float, *, settled: bool) -> str | None:
         """Return a reason to stop, or None.
 

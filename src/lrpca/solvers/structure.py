@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.iteration import orthonormal
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import draw_sample
+from lrpca.matrices.sampling import choose_block, draw_sample, read_block
 from lrpca.noise import residual_core
 from lrpca.schedule import default_schedule
+from lrpca.solvers.components import noise_edge
 
 # Entries of the block (256 x 256, longer where Y is narrow), the least side worth asking, and the number of components
 # to look for.
@@ -19,6 +21,8 @@ _MORE = 2
 _PASSES = 60
 # Residuals that count as noise, in σ.
 _CORE = 4.0
+# Power iteration for the largest singular value of a residual.
+_VECTORS, _POWERS = 4, 12
 # From this ratio on, the rank is called too small: planted problems of rank r solved with r - 1 give 4.3 and more, but
 # for a few, with the right rank at most 1.1; videos and traffic, which always have some structure left, at most 3.6.
 STRUCTURED = 3.9
@@ -44,10 +48,10 @@ def structure_left(
         return 0.0
     # The short side whole or 256, the other one as long as the block allows.
     lengths = [side if n == min(matrix.shape) else _BLOCK // side for n in matrix.shape]
-    rows, columns = (np.sort(rng.permutation(n)[:m]) for n, m in zip(matrix.shape, lengths, strict=True))
+    rows, columns = choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
+    values, observed = read_block(matrix, rows, columns)
     i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    values, observed = matrix.entries(i, j)
-    block = np.where(observed, values, np.nan) - np.einsum("mk,mk->m", L[i], R[j])
+    block = np.where(observed, values, np.nan).ravel() - np.einsum("mk,mk->m", L[i], R[j])
     if not observed.any():
         return 0.0
     residual = DenseMatrix(block.reshape(len(rows), len(columns)))
@@ -64,6 +68,24 @@ def structure_left(
     refitted = residual.array - outcome.L @ outcome.R.T
     before, after = _leading_value(residual.array), _leading_value(refitted)
     return before / after if after else 0.0
+
+
+def leading_over_edge(
+    residual: Any,  # (m, n), 0 where it does not count
+    share: float,
+    rng: np.random.Generator,
+) -> float:
+    """Return the leading singular value of a residual of which a `share` counts, in units of the noise's edge.
+
+    Gaussian noise gives 1; by power iteration, which is quick.
+    """
+    size = float(np.linalg.norm(residual))
+    basis = rng.standard_normal((residual.shape[1], _VECTORS))
+    for _ in range(_POWERS):
+        basis = orthonormal(residual.conj().T @ orthonormal(residual @ basis))
+    leading = float(np.linalg.norm(residual @ basis, 2))
+    # Both as seen with these entries missing, so that their share cancels but for a root.
+    return leading / (noise_edge(size, residual.shape, share) * share) if size else 0.0
 
 
 def _leading_value(

@@ -114,6 +114,24 @@ class AdaptiveThresholds:
         """Let the thresholds fall anew, from this one."""
         self._last, self._sharp, self.sharp_passes = max(threshold, self.least), 1.0, 0
 
+    def state(self) -> dict[str, Any]:
+        """Return what passes so far have made of the thresholds."""
+        return {
+            "last": self._last,
+            "sharp": self._sharp,
+            "sharp_passes": self.sharp_passes,
+            "floor": self._floor,
+            "core": list(self.core),
+            "settled": self.settled,
+            "ahead": self.ahead,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._last, self._sharp, self._floor = state["last"], state["sharp"], state["floor"]
+        self.sharp_passes, self.settled, self.ahead = state["sharp_passes"], state["settled"], state["ahead"]
+        self.core = Core(*state["core"])
+
 
 def floored(
     schedule: Schedule, numbers: tuple[float, float], last: float, sigma: float, behind: bool

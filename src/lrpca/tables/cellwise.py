@@ -19,11 +19,15 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.matrices.dense import DenseMatrix
 from lrpca.tables.axes import with_fixed_signs
+from lrpca.tables.bands import each_band, with_gaps
 from lrpca.tables.medians import column_medians
 from lrpca.threads import Threads
 
@@ -73,8 +77,9 @@ class CellwiseMoments:
         Zero where none was asked for, and for columns without any observed cell.
     covariance : ndarray (n2, n2)
         Divided by ``n - 1``, as ever, or by ``n`` without a centre; zero for constant and empty columns.
-    flagged : ndarray (n1, n2)
+    flagged : ndarray (n1, n2) or None
         True: the cell does not fit the others of its row. All observed cells of rows that are not used are flagged.
+        None for a table that is not in memory.
     rows_used : ndarray (n1,)
         False: an outlying row, one of weight 0, or one without observed cells.
     converged : bool
@@ -123,7 +128,7 @@ def narrow_axes(
 
     Parameters
     ----------
-    Y : array_like (n1, n2)
+    Y : array_like or DenseMatrix (n1, n2)
         Real; NaN is missing.
     center : bool, default True
         Whether a mean is estimated.
@@ -161,21 +166,25 @@ def cellwise_moments(
     No randomness is involved. Of a table with many rows the flags are found on evenly spread ones, and all rows take
     part in the last two steps. Whole-number weights do the same as repeated rows, up to the choice of these rows.
     """
-    Y = _checked(Y)
-    n1, n2 = Y.shape
+    matrix = Y if isinstance(Y, DenseMatrix) else _checked(Y)
+    n1, n2 = matrix.shape
     weight = np.ones(n1) if weight is None else _as_counts(np.asarray(weight, np.float64))
     rows, counts = _chosen_rows(weight)
-    columns = _columns(Y[rows], counts, center)
+    values = _finite(matrix.take_rows(rows))
+    columns = _columns(values, counts, center)
     mean, covariance = columns.centre.copy(), np.zeros((n2, n2))
     live = np.flatnonzero(columns.scale)
     if not len(live):
-        used = (weight > 0) & (Y == Y).any(axis=1)
-        return CellwiseMoments(mean, covariance, np.zeros(Y.shape, bool), used, True, 0)
+        there = np.zeros(n1, bool)
+        for part, found in each_band(matrix, _has_cells, rows=_BLOCK):
+            there[part] = found
+        flagged = None if isinstance(matrix, ChunkedMatrix) else np.zeros((n1, n2), bool)
+        return CellwiseMoments(mean, covariance, flagged, (weight > 0) & there, True, 0)
     threads = Threads()
     wide = _wide_limits(float(weight.sum()), columns.tied[live])
-    cells = columns.standardised(Y[rows], counts)
+    cells = columns.standardised(values, counts)
     rest = _settled(cells, wide, center, threads)
-    model, flagged, used = _of_all_rows(Y, columns, rows, weight, cells, rest.model, wide, center, threads)
+    model, flagged, used = _of_all_rows(matrix, columns, rows, weight, cells, rest.model, wide, center, threads)
     threads.close()
     mean[live] += columns.scale[live] * model.mean
     degrees = model.total / max(model.total - 1, 1) if center else 1.0
@@ -224,16 +233,26 @@ class _Cells:
     tied: Any
 
 
-def _checked(Y: Any) -> Any:
-    """Return Y as a floating-point array."""
+def _checked(Y: Any) -> DenseMatrix:
+    """Return an array as a matrix of floating-point numbers."""
     Y = np.asarray(Y)
     if Y.ndim != 2:
         raise ValueError(f"Y.ndim={Y.ndim} is not 2; pass a table")
-    if Y.dtype.kind != "f":
-        Y = Y.astype(np.float64)
-    if np.isinf(Y).any():
+    return DenseMatrix(Y if Y.dtype.kind == "f" else Y.astype(np.float64))
+
+
+def _finite(part: DenseMatrix) -> Any:
+    """Return the numbers of some rows, NaN where missing; raise ValueError where one is infinite."""
+    values = with_gaps(part.array, part.mask)
+    if np.isinf(values).any():
         raise ValueError("Y contains inf; mark missing entries with NaN")
-    return Y
+    return values
+
+
+def _has_cells(part: DenseMatrix) -> Any:
+    """Tell of each row whether any cell is observed."""
+    values = _finite(part)
+    return (values == values).any(axis=1)
 
 
 def _as_counts(
@@ -440,7 +459,7 @@ def _precision(model: _Model) -> Any:
 
 
 def _of_all_rows(
-    Y: Any,  # (n1, n2)
+    matrix: DenseMatrix,  # (n1, n2)
     columns: _Columns,
     rows: Any,  # (m,)
     weight: Any,  # (n1,)
@@ -450,21 +469,51 @@ def _of_all_rows(
     center: bool,
     threads: Threads,
 ) -> tuple[_Model, Any, Any]:
-    """Return the model, the flags (n1, n2) and the rows used (n1,), of all rows."""
-    states, kinds = np.full(Y.shape, _IN, np.uint8), np.zeros(len(Y), np.uint8)
+    """Return the model, the flags (n1, n2; None for a table that is not in memory) and the rows used (n1,)."""
+    n1, n2 = matrix.shape
+    in_memory = not isinstance(matrix, ChunkedMatrix)
+    states, kinds = np.full((n1, n2) if in_memory else (0, n2), _IN, np.uint8), np.zeros(n1, np.uint8)
     live = np.flatnonzero(columns.scale)
     sampled = len(rows) < np.count_nonzero(weight)
-    steps = _LAST_STEPS if sampled else int(len(rows) < len(Y))
+    steps = _LAST_STEPS if sampled else int(len(rows) < n1)
     for _ in range(steps):
         total: Any = (0.0, 0.0, 0.0)
-        for start in range(0, len(Y), _BLOCK):
-            part = slice(start, start + _BLOCK)
-            cells = columns.standardised(Y[part], weight[part])
-            sums, _ = _sums(cells, model, wide, threads)
+        work = partial(_band_moments, columns=columns, model=model, limits=wide, threads=threads, flags=in_memory)
+        for part, (sums, found, kinds[part]) in each_band(matrix, work, weight, rows=_BLOCK):
             total = tuple(a + b for a, b in zip(total, sums, strict=True))
-            states[part, live], kinds[part] = cells.states, cells.kinds
+            if found is not None:
+                states[part, live] = found
         model = _updated(model, total, center) if sampled else model
     if not sampled:
-        states[np.ix_(rows, live)], kinds[rows] = chosen.states, chosen.kinds
+        kinds[rows] = chosen.kinds
+    used = (kinds == _USED) & (weight > 0)
+    if not in_memory:
+        return model, None, used
+    if not sampled:
+        states[np.ix_(rows, live)] = chosen.states
     out = (kinds == _OUTLYING)[:, None] & (states == _IN)
-    return model, out | (states == _FLAGGED) | (states == _FOR_GOOD), (kinds == _USED) & (weight > 0)
+    return model, out | (states == _FLAGGED) | (states == _FOR_GOOD), used
+
+
+def _band_moments(
+    band: DenseMatrix,  # (m, n2)
+    weight: Any,  # (m,)
+    *,
+    columns: _Columns,
+    model: _Model,
+    limits: _Limits,
+    threads: Threads,
+    flags: bool,
+) -> tuple[Any, Any, Any]:
+    """Return the sums over some rows, the states of their cells (None unless `flags` are wanted) and their kinds."""
+    total: Any = (0.0, 0.0, 0.0)
+    states, kinds = [], []
+    for start, block, mask in band.blocks(_BLOCK):
+        part = slice(start, start + len(block))
+        cells = columns.standardised(_finite(DenseMatrix(block, mask)), weight[part])
+        sums, _ = _sums(cells, model, limits, threads)
+        total = tuple(a + b for a, b in zip(total, sums, strict=True))
+        kinds.append(cells.kinds)
+        if flags:
+            states.append(cells.states)
+    return total, np.concatenate(states) if flags else None, np.concatenate(kinds)

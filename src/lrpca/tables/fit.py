@@ -10,15 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.decompose import Complaint, decompose_quietly
-from lrpca.decomposition import Decomposition, Diagnosis, State
+from lrpca.decomposition import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
-from lrpca.iteration import normal_form
-from lrpca.matrices.accept import accept
+from lrpca.influence import everything
+from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import draw_sample
 from lrpca.noise import outlier_threshold, residual_core, rounding_level
 from lrpca.rank.choice import CLEAR
 from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
+from lrpca.tables.bands import (
+    as_matrix,
+    fresh,
+    in_blocks,
+    in_memory,
+    is_elsewhere,
+    only_rows,
+    rows_of,
+    spread_rows,
+    without_centre,
+)
+from lrpca.tables.decompositions import assembled, filled
 from lrpca.tables.medians import column_medians
 from lrpca.tables.scores import row_scores
 
@@ -35,9 +47,6 @@ _ABOVE_TOL = 20.0
 NARROW, ROWS_PER_COLUMN = 40, 5
 # A variance this much smaller than the largest is none.
 _NOTHING = 1e-12
-# Gaps of tables with less than this many entries are filled by the posterior mean: it reads them up to forty times.
-_FILLED_BELOW = 1 << 22
-_BLOCK = 1 << 18
 # A component that is left out may raise the noise level by this factor.
 _MORE_NOISE = 1.5
 # Residuals beyond so many noise levels are outliers.
@@ -107,8 +116,8 @@ def robust_fit(
 
     Parameters
     ----------
-    Y : ndarray or CSR matrix
-        NaN is missing.
+    Y : ndarray, CSR matrix or ChunkedMatrix
+        NaN is missing. A small chunked matrix is read into memory, a large one never is.
     wanted : Wanted
     weight : ndarray, optional
         Rows of weight 0 have no say. Whole numbers repeat the rows, unless the table is large.
@@ -119,12 +128,18 @@ def robust_fit(
     -------
     RobustFit
     """
-    rows, weight = _rows_that_count(Y.shape, weight)
-    used = Y if rows is None else Y[rows]
+    table = in_memory(Y)
+    rows, weight = _rows_that_count(table, weight)
+    used = table
+    if is_elsewhere(table) and (_is_narrow(table.shape, wanted) or wanted.center == "median" or rows is not None):
+        used = in_blocks(table)
+    if rows is not None:
+        repeated = weight is None
+        used = only_rows(used, rows) if isinstance(used, ChunkedMatrix) and not repeated else rows_of(used, rows)
     offset = _median(used, weight) if wanted.center == "median" or _is_thin(used.shape, wanted) else None
     if offset is not None:
         used = _taken_off(used, offset)
-    matrix = accept(used)
+    matrix = as_matrix(used)
     try:
         solution = (_narrow if _is_narrow(matrix.shape, wanted) else _wide)(matrix, wanted, weight)
         if not allow_empty:
@@ -134,7 +149,11 @@ def robust_fit(
     axes = solution.axes
     if offset is not None:
         axes = PrincipalAxes(axes.mean + offset, axes.components, axes.singular_values, axes.scores)
-    decomposition = _of_all_rows(Y, axes, rows, solution, wanted)
+    whole = as_matrix(Y)
+    try:
+        decomposition = _of_all_rows(whole, axes, rows, solution, wanted)
+    finally:
+        whole.close()
     return RobustFit(
         axes,
         solution.noise,
@@ -142,34 +161,25 @@ def robust_fit(
         solution.noise_variance,
         solution.total_weight,
         decomposition,
-        _filled(accept(Y), decomposition),
+        filled(as_matrix(table), decomposition),
         solution.n_iter,
         solution.converged,
         solution.complaints,
     )
 
 
-def decompose_rows(
-    Y: Any,  # (m, n2)
-    mean: Any,  # (n2,)
-    components: Any,  # (k, n2)
-    variances: Any,  # (k,)
-    noise_level: float,
-    threshold: float,
-) -> Decomposition:
-    """Split rows never seen, with the axes fixed: each by itself."""
-    matrix = accept(Y)
-    scores = row_scores(matrix, mean, components, variances, noise_level)
-    return _assembled(matrix, mean, components, scores, noise_level, threshold, None, "lrpca")
-
-
-def _rows_that_count(shape: tuple[int, int], weight: Any) -> tuple[Any, Any]:
+def _rows_that_count(
+    table: Any,  # (n1, n2)
+    weight: Any,  # (n1,)
+) -> tuple[Any, Any]:
     """Return the indices of the rows to use (None: all as they are) and their weights (None: all equal)."""
     if weight is None or (weight == 1).all():
         return None, None
     counts = np.rint(weight)
-    if (counts == weight).all() and counts.sum() * shape[1] < _REPEATED_BELOW:
-        return np.repeat(np.arange(shape[0]), counts.astype(int)), None
+    if (counts == weight).all() and counts.sum() * table.shape[1] < _REPEATED_BELOW:
+        return np.repeat(np.arange(table.shape[0]), counts.astype(int)), None
+    if (weight > 0).all():
+        return None, weight
     rows = np.flatnonzero(weight > 0)
     return rows, weight[rows]
 
@@ -182,7 +192,7 @@ def _is_thin(shape: tuple[int, int], wanted: Wanted) -> bool:
 def _is_narrow(shape: tuple[int, int], wanted: Wanted) -> bool:
     """Tell whether a table has so few columns that their covariance tells more than a low-rank part."""
     n1, n2 = shape
-    by_default = wanted.method == "lrpca" and wanted.schedule is None
+    by_default = wanted.method in ("lrpca", "auto") and wanted.schedule is None
     return by_default and n2 <= NARROW and n1 >= ROWS_PER_COLUMN * n2
 
 
@@ -191,8 +201,7 @@ def _narrow(matrix: DenseMatrix, wanted: Wanted, weight: Any) -> _Solution:
     from lrpca.tables.cellwise import narrow_axes
 
     n1, n2 = matrix.shape
-    Y = matrix.dense_rows(slice(0, n1))
-    found = narrow_axes(Y, center=wanted.center is True, weight=weight)
+    found = narrow_axes(matrix, center=wanted.center is True, weight=weight)
     total = float((np.ones(n1) if weight is None else weight)[found.cells.rows_used].sum())
     count = _count(found.variances, wanted.n_components, total)
     complaints = _no_gap(found.variances, count) if isinstance(wanted.n_components, str) and count < n2 else []
@@ -310,12 +319,14 @@ def _refuse_empty_columns(matrix: DenseMatrix, low_rank: Decomposition | None) -
     """Raise ValueError for columns without any entry; of a low-rank part only those without influence can be such."""
     known = low_rank is not None and not np.isnan(low_rank.diagnosis.kept_by_row).all()
     suspects = low_rank.diagnosis.columns_without_influence if known and low_rank else np.arange(matrix.shape[1])
-    rows = np.arange(matrix.shape[0])
-    for j in suspects:
-        if not matrix.entries(rows, np.full(len(rows), j))[1].any():
-            raise ValueError(
-                f"X[:, {j}] has no observed entry (all NaN); drop the column, or fill it with what it should be"
-            )
+    if not len(suspects):
+        return
+    none_1, none_2 = (np.zeros((n, 0)) for n in matrix.shape)
+    observed = matrix.run_pass(none_1, none_2, everything(), A=none_2, B=none_1).kept_by_column
+    for j in suspects[observed[suspects] == 0]:
+        raise ValueError(
+            f"X[:, {j}] has no observed entry (all NaN); drop the column, or fill it with what it should be"
+        )
 
 
 def _without_lost_rows(low_rank: Decomposition, weight: Any) -> Any:
@@ -344,7 +355,7 @@ def _low_rank(
     by_number = isinstance(wanted.n_components, int)
     rank: Any = min(int(wanted.n_components) + extra, most) if by_number else "auto"
     return decompose_quietly(
-        matrix.array,
+        fresh(matrix),
         rank,
         method=wanted.method,
         schedule=wanted.schedule,
@@ -406,20 +417,24 @@ def _scales(matrix: DenseMatrix, axes: PrincipalAxes) -> tuple[float, float]:
     return noise, outlier_threshold(noise, matrix.stored, rounding)
 
 
-def _of_all_rows(Y: Any, axes: PrincipalAxes, rows: Any, solution: _Solution, wanted: Wanted) -> Decomposition:
+def _of_all_rows(
+    matrix: DenseMatrix, axes: PrincipalAxes, rows: Any, solution: _Solution, wanted: Wanted
+) -> Decomposition:
     """Return the decomposition of the table as it was given, rows without weight included."""
-    matrix, noise = accept(Y), solution.noise
-    scores = axes.scores
+    noise, scores = solution.noise, axes.scores
     if rows is not None:
         scores = np.zeros((matrix.shape[0], len(axes.components)))
         scores[rows] = axes.scores
         idle = np.setdiff1d(np.arange(len(scores)), rows)
         if len(idle):
-            some = matrix.take_rows(idle)
             variances = axes.singular_values**2 / max(solution.total_weight - 1, 1)
-            scores[idle] = row_scores(some, axes.mean, axes.components, variances, noise)
+            # What is read in blocks is read once for all rows: those without weight may be too many for memory.
+            whole = is_elsewhere(matrix.array) or isinstance(matrix, ChunkedMatrix)
+            some = matrix if whole else matrix.take_rows(idle)
+            found = row_scores(some, axes.mean, axes.components, variances, noise)
+            scores[idle] = found[idle] if whole else found
     low_rank = solution.low_rank
-    decomposition = _assembled(
+    decomposition = assembled(
         matrix, axes.mean, axes.components, scores, noise, solution.threshold, low_rank, wanted.method
     )
     if low_rank is None and not solution.converged:
@@ -427,74 +442,22 @@ def _of_all_rows(Y: Any, axes: PrincipalAxes, rows: Any, solution: _Solution, wa
     return decomposition
 
 
-def _filled(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
-    """Return the decomposition with the posterior mean as its low-rank part, where entries are missing."""
-    from lrpca.tables.imputation import posterior_mean
-
-    if math.prod(matrix.shape) >= _FILLED_BELOW or not _has_gaps(matrix):
-        return plain
-    L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
-    return plain.with_factors(*(factor.astype(matrix.result) for factor in normal_form(L, R)[:2]))
-
-
-def _has_gaps(matrix: DenseMatrix) -> bool:
-    return any(
-        bool((block != block).any()) or (mask is not None and not mask.all())
-        for _, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1]))
-    )
-
-
-def _assembled(
-    matrix: DenseMatrix,
-    mean: Any,
-    components: Any,
-    scores: Any,
-    noise: float,
-    threshold: float,
-    source: Decomposition | None,
-    method: str,
-) -> Decomposition:
-    """Return rows ``mean + scores components`` as a decomposition."""
-    n1, n2 = matrix.shape
-    L, R = np.column_stack([scores, np.ones(n1)]), np.column_stack([components.T, mean])
-    if not mean.any():
-        L, R = L[:, :-1], R[:, :-1]
-    L, R, _ = normal_form(L, R)
-    sample = draw_sample(matrix, np.random.default_rng(0), allow_empty=True)
-    fraction = float(np.mean(sample.residuals(L, R) > threshold)) if len(sample.values) else 0.0
-    nothing = np.zeros(0, int)
-    diagnosis = (
-        source.diagnosis
-        if source is not None and len(source.diagnosis.kept_by_row) == n1
-        else Diagnosis(np.full(n1, np.nan), np.full(n2, np.nan), nothing, nothing, len(components), [])
-    )
-    return Decomposition(
-        L.astype(matrix.result),
-        R.astype(matrix.result),
-        matrix=matrix,
-        history=[] if source is None else source.history,
-        reason="tol" if source is None else source.reason,
-        noise_level=noise,
-        outlier_threshold=threshold,
-        outlier_fraction=fraction,
-        n_reads=matrix.reads + (0 if source is None else source.n_reads),
-        diagnosis=diagnosis,
-        method=method,
-        settings={} if source is None else source.settings,
-        rank_choice=None if source is None else source.rank_choice,
-    )
-
-
 def _median(
     Y: Any,  # (n1, n2)
     weight: Any,  # (n1,)
 ) -> Any:
+    """Return the medians of the columns; where the table is not in memory, those of some of its rows."""
+    if isinstance(Y, ChunkedMatrix):
+        rows = spread_rows(Y.shape)
+        Y, weight = rows_of(Y, rows), None if weight is None else weight[rows]
     dense = np.asarray(Y.toarray() if hasattr(Y, "toarray") else Y, np.float64)
     return column_medians(dense, np.ones(len(dense)) if weight is None else weight)
 
 
 def _taken_off(Y: Any, offset: Any) -> Any:
-    """Return Y without a centre: a copy, in floating point."""
+    """Return Y without a centre: a copy, in floating point, unless it is not in memory."""
+    if isinstance(Y, ChunkedMatrix):
+        return without_centre(Y, offset)
     dense = Y.toarray() if hasattr(Y, "toarray") else Y
     dtype = dense.dtype if dense.dtype.kind == "f" and dense.dtype.itemsize >= 4 else np.float64
     return np.subtract(dense, offset, dtype=dtype)

@@ -8,12 +8,15 @@ along the axes: ``(V W Vᵀ + σ² Λ⁻¹) a = V W (y - mean)``, W being 1 for 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients
+from lrpca.tables.bands import each_band
 
 # Entries by coefficient that robust regression wants.
 _ENTRIES = 3
@@ -33,6 +36,10 @@ def row_scores(
 ) -> Any:
     """Return the scores (m, k) of rows, each by itself."""
     k, n2 = components.shape
+    if isinstance(matrix, ChunkedMatrix):
+        matrix.reads += 1
+        of_band = partial(row_scores, mean=mean, components=components, variances=variances, noise=noise)
+        return np.concatenate([part for _, part in each_band(matrix, of_band, rows=1)])
     counts = _count_observed(matrix)
     few = counts < _ENTRIES * k
     if not few.any():

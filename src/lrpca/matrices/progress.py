@@ -1,0 +1,81 @@
+"""How far reading has come: blocks of the present round, and bytes since the beginning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a round over the blocks stands.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 1: a pass over Y, or a look at some of its blocks.
+    done, blocks : int
+        Blocks of this round that are done, and how many it has.
+    bytes : int
+        Bytes read since the beginning, as they are in memory.
+    seconds : float
+        Time since the first block.
+    """
+
+    round: int
+    done: int
+    blocks: int
+    bytes: int
+    seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Mean speed since the beginning."""
+        return self.bytes / self.seconds if self.seconds > 0 else 0.0
+
+
+def bytes_in_words(count: float) -> str:
+    """Return a number of bytes with a unit.
+
+    Examples
+    --------
+    >>> bytes_in_words(14.4e9), bytes_in_words(2e6)
+    ('14.4 GB', '2 MB')
+    """
+    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count / 1e3:.3g} kB"
+
+
+class Meter:
+    """Counts blocks and bytes, and tells whoever wants to know."""
+
+    def __init__(self, tell: Callable[[Reading], object] | None = None) -> None:
+        self._tell = tell
+        self._round = self._done = self._blocks = self._bytes = 0
+        self._began: float | None = None
+
+    def begin(self, blocks: int) -> None:
+        """Start a round over so many blocks."""
+        if self._began is None:
+            self._began = time.perf_counter()
+        self._round, self._done, self._blocks = self._round + 1, 0, blocks
+
+    def advance(self, size: int, count: int = 1) -> None:
+        """Note that blocks of `size` bytes in all are done."""
+        self._done += count
+        self._bytes += size
+        if self._tell is not None:
+            self._tell(self.now)
+
+    @property
+    def now(self) -> Reading:
+        """Where reading stands."""
+        seconds = 0.0 if self._began is None else time.perf_counter() - self._began
+        return Reading(self._round, self._done, self._blocks, self._bytes, seconds)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave behind who is told: that is this process's affair."""
+        return self.__dict__ | {"_tell": None}

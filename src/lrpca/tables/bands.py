@@ -1,0 +1,221 @@
+"""Tables that are not in memory: bands of whole rows, one after the other; without a centre, some rows only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.matrices.dask_blocks import DaskBlocks
+from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.matrices.grid import Place
+from lrpca.matrices.local_blocks import LocalBlocks
+from lrpca.matrices.progress import Meter
+from lrpca.matrices.stored import Stored, StoredArray
+
+# A table of fewer entries (32 MB at most) is read into memory: nothing is gained by reading it in blocks many times.
+LOADED_BELOW = 1 << 22
+# Entries of the rows that medians are taken of, where a table is not in memory.
+_SAMPLE = 1 << 24
+# Fewer rows than this tell no median.
+_LEAST_ROWS = 1000
+_GOLDEN = 0.6180339887498949
+
+
+def in_memory(Y: Any) -> Any:
+    """Return a small table that is read in blocks as an array, and any other as it is."""
+    if not isinstance(Y, ChunkedMatrix) or math.prod(Y.shape) >= LOADED_BELOW:
+        return Y
+    loaded = fresh(Y).loaded()
+    return with_gaps(loaded.array, loaded.mask)
+
+
+def as_matrix(Y: Any) -> DenseMatrix:
+    """Return a table as a matrix that has not been read yet."""
+    return ChunkedMatrix(Y.source) if isinstance(Y, ChunkedMatrix) else accept(Y)
+
+
+def rows_of(
+    Y: Any,  # (n1, n2)
+    rows: Any,  # (m,) int
+) -> Any:
+    """Return some rows of a table in memory, NaN where missing."""
+    if not isinstance(Y, ChunkedMatrix):
+        return Y[rows]
+    part = Y.take_rows(rows)
+    return with_gaps(part.array, part.mask)
+
+
+def with_gaps(
+    values: Any,  # (m, n2)
+    mask: Any,  # (m, n2) bool, or None
+) -> Any:
+    """Return the values with NaN where the mask hides them."""
+    if mask is None or mask.all():
+        return values
+    dtype = values.dtype if values.dtype.kind == "f" else np.result_type(values.dtype, np.float32)
+    return np.where(mask, values, np.nan).astype(dtype)
+
+
+def fresh(matrix: DenseMatrix) -> Any:
+    """Return what a run may be given of a matrix: it counts its reads, and sets its precision, by itself."""
+    return ChunkedMatrix(matrix.source) if isinstance(matrix, ChunkedMatrix) else matrix.array
+
+
+def each_band(
+    matrix: DenseMatrix,
+    work: Callable[..., Any],
+    *operands: Any,  # (n1, ...)
+    rows: int,
+) -> Iterator[tuple[slice, Any]]:
+    """Yield (rows, ``work(band, *parts)``) of bands of whole rows, in order: one read of Y.
+
+    Parameters
+    ----------
+    matrix : DenseMatrix
+    work : callable
+        Given the band as a matrix, and its part of each operand. It is sent to where the blocks are, if these are of
+        whole rows.
+    *operands : ndarray
+        As long as Y has rows.
+    rows : int
+        Height of the bands of a table in memory; others have bands that suit their chunks.
+
+    Yields
+    ------
+    (slice, object)
+    """
+    if isinstance(matrix, ChunkedMatrix) and len(matrix.source.grid.columns) == 1:
+        for place, result in matrix.source.each(_BandWork(work), rows=operands):
+            yield place.rows, result
+        return
+    for start, block, mask in matrix.blocks(rows):
+        here = slice(start, start + len(block))
+        yield here, work(DenseMatrix(block, mask), *(part[here] for part in operands))
+
+
+class _BandWork:
+    """Work on whole rows, as blocks are worked on."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self.work = work
+
+    def __call__(self, block: Any, observed: Any, place: Place, rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Any:
+        return self.work(DenseMatrix(readable(block), observed), *rows)
+
+
+# ------------------------------------------------------------------------------------------ without a copy
+
+
+def is_elsewhere(Y: Any) -> bool:
+    """Tell whether a table is read in blocks, or mapped into memory and large: no copy should be made of it."""
+    if isinstance(Y, ChunkedMatrix):
+        return True
+    if not isinstance(Y, np.ndarray) or Y.size < LOADED_BELOW:
+        return False
+    base: Any = Y
+    while base is not None and not isinstance(base, np.memmap):
+        base = getattr(base, "base", None)
+    return base is not None
+
+
+def spread_rows(shape: tuple[int, int]) -> Any:
+    """Return the indices of evenly spread rows that fit into memory; raise ValueError where they are too few."""
+    n1, n2 = shape
+    count = min(n1, _SAMPLE // n2)
+    if count < min(n1, _LEAST_ROWS):
+        raise ValueError(
+            f"center='median' needs {min(n1, _LEAST_ROWS)} rows in memory, too many with X.shape={(n1, n2)}; use "
+            "center=True, which finds the centre along with the components"
+        )
+    steps = np.arange(count)
+    # One from each stretch, its place within the stretch from a sequence that fits no period.
+    return steps if count == n1 else ((steps + steps * _GOLDEN % 1.0) * (n1 / count)).astype(int)
+
+
+def in_blocks(Y: Any) -> ChunkedMatrix:
+    """Return a table for which `is_elsewhere` holds as one that is read in blocks."""
+    if isinstance(Y, ChunkedMatrix):
+        return Y
+    return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
+
+
+def without_centre(
+    matrix: ChunkedMatrix,  # (n1, n2)
+    offset: Any,  # (n2,)
+) -> ChunkedMatrix:
+    """Return a table without a centre, which is taken off whenever a block is read."""
+    source = matrix.source
+    if isinstance(source, DaskBlocks):
+        array, mask = source.as_dask()
+        dtype = _floating(array.dtype)
+        return ChunkedMatrix(DaskBlocks(array.astype(dtype) - offset.astype(dtype), mask, source.meter))
+    return ChunkedMatrix(LocalBlocks(_Centred(source.stored, offset), source.mask, source.meter))
+
+
+def only_rows(
+    matrix: ChunkedMatrix,  # (n1, n2)
+    rows: Any,  # (m,) int, rising
+) -> ChunkedMatrix:
+    """Return some rows of a table, which are picked whenever a block is read."""
+    source = matrix.source
+    if isinstance(source, DaskBlocks):
+        array, mask = source.as_dask()
+        return ChunkedMatrix(DaskBlocks(array[rows], None if mask is None else mask[rows], source.meter))
+    mask = source.mask
+    if mask is not None and mask.shape[0] > 1:
+        mask = _SomeRows(mask, rows, source)
+    return ChunkedMatrix(LocalBlocks(_SomeRows(source.stored, rows, source), mask, source.meter))
+
+
+class _Centred:
+    """Numbers on disk, less a centre."""
+
+    ndim = 2
+
+    def __init__(
+        self,
+        stored: Stored,
+        offset: Any,  # (n2,)
+    ) -> None:
+        self.stored, self.offset = stored, offset
+        self.name, self.shape, self.chunks = stored.name, stored.shape, stored.chunks
+        self.breaks: Sequence[int] = stored.breaks
+        self.dtype = _floating(stored.dtype)
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Any:
+        return np.subtract(self.stored[place], self.offset[place[1]], dtype=self.dtype)
+
+
+class _SomeRows:
+    """Some rows of numbers on disk, or of their mask; no block of them takes from two blocks of `whole`."""
+
+    ndim = 2
+
+    def __init__(
+        self,
+        stored: Any,  # (n1, n2)
+        rows: Any,  # (m,) int, rising
+        whole: LocalBlocks,
+    ) -> None:
+        self.stored, self.rows = stored, rows
+        self.name, self.dtype = whole.name, stored.dtype
+        self.shape = (len(rows), stored.shape[1])
+        widest = max(cut.stop - cut.start for cut in whole.grid.columns)
+        self.chunks: tuple[int, int] | None = (len(rows), widest)
+        edges = np.searchsorted(rows, [cut.stop for cut in whole.grid.rows])
+        self.breaks: Sequence[int] = [int(edge) for edge in edges if 0 < edge < len(rows)]
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Any:
+        rows = self.rows[place[0]]
+        first = int(rows[0])
+        return self.stored[slice(first, int(rows[-1]) + 1), place[1]][rows - first]
+
+
+def _floating(dtype: Any) -> Any:
+    """Return the type in which a centre is taken off."""
+    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize >= 4 else np.float64)

@@ -1,0 +1,89 @@
+"""Rows that are explained by fixed axes, as a `Decomposition`: those of a fit, with gaps filled, and new ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lrpca.decomposition import Decomposition, Diagnosis
+from lrpca.iteration import normal_form
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.sampling import draw_sample
+from lrpca.tables.scores import row_scores
+
+# Gaps of tables with less than this many entries are filled by the posterior mean: it reads them up to forty times.
+_FILLED_BELOW = 1 << 22
+_BLOCK = 1 << 18
+
+
+def decompose_rows(
+    matrix: DenseMatrix,  # (m, n2)
+    mean: Any,  # (n2,)
+    components: Any,  # (k, n2)
+    variances: Any,  # (k,)
+    noise_level: float,
+    threshold: float,
+) -> Decomposition:
+    """Split rows never seen, with the axes fixed: each by itself."""
+    scores = row_scores(matrix, mean, components, variances, noise_level)
+    return assembled(matrix, mean, components, scores, noise_level, threshold, None, "lrpca")
+
+
+def filled(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
+    """Return the decomposition with the posterior mean as its low-rank part, where entries are missing."""
+    from lrpca.tables.imputation import posterior_mean
+
+    if math.prod(matrix.shape) >= _FILLED_BELOW or not _has_gaps(matrix):
+        return plain
+    L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
+    return plain.with_factors(*(factor.astype(matrix.result) for factor in normal_form(L, R)[:2]))
+
+
+def _has_gaps(matrix: DenseMatrix) -> bool:
+    return any(
+        bool((block != block).any()) or (mask is not None and not mask.all())
+        for _, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1]))
+    )
+
+
+def assembled(
+    matrix: DenseMatrix,
+    mean: Any,
+    components: Any,
+    scores: Any,
+    noise: float,
+    threshold: float,
+    source: Decomposition | None,
+    method: str,
+) -> Decomposition:
+    """Return rows ``mean + scores components`` as a decomposition."""
+    n1, n2 = matrix.shape
+    L, R = np.column_stack([scores, np.ones(n1)]), np.column_stack([components.T, mean])
+    if not mean.any():
+        L, R = L[:, :-1], R[:, :-1]
+    L, R, _ = normal_form(L, R)
+    sample = draw_sample(matrix, np.random.default_rng(0), allow_empty=True)
+    fraction = float(np.mean(sample.residuals(L, R) > threshold)) if len(sample.values) else 0.0
+    nothing = np.zeros(0, int)
+    diagnosis = (
+        source.diagnosis
+        if source is not None and len(source.diagnosis.kept_by_row) == n1
+        else Diagnosis(np.full(n1, np.nan), np.full(n2, np.nan), nothing, nothing, len(components), [])
+    )
+    return Decomposition(
+        L.astype(matrix.result),
+        R.astype(matrix.result),
+        matrix=matrix,
+        history=[] if source is None else source.history,
+        reason="tol" if source is None else source.reason,
+        noise_level=noise,
+        outlier_threshold=threshold,
+        outlier_fraction=fraction,
+        n_reads=matrix.reads + (0 if source is None else source.n_reads),
+        diagnosis=diagnosis,
+        method=method,
+        settings={} if source is None else source.settings,
+        rank_choice=None if source is None else source.rank_choice,
+    )

@@ -1,0 +1,347 @@
+"""S, and the low-rank matrix, written straight to zarr: block by block, in one read of Y, whatever their size.
+
+A store says in its attributes how much of it is there, and says so only after it is: what a full disk or Ctrl-C leaves
+behind can be read as far as it goes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrpca.atomic import replacing
+from lrpca.matrices.grid import Grid, Place, plan_grid
+from lrpca.matrices.progress import Meter, Reading
+from lrpca.matrices.stored import StoredArray
+from lrpca.zarr_stores import Coordinates, Dense, attributes_of, breaking_off, check_zarr, make_way
+
+if TYPE_CHECKING:
+    from lrpca.decomposition import Decomposition
+    from lrpca.matrices.dask_blocks import DaskBlocks
+    from lrpca.matrices.local_blocks import LocalBlocks
+
+Tell = Callable[[Reading], object]
+
+SPARSE, LOW_RANK, RESULT, VERSION = "lrpca-sparse", "lrpca-low-rank", "lrpca-result", 1
+LAYOUTS = ("coordinates", "dense")
+# Bytes of a chunk of a dense array where Y has no chunks of its own, and the most where it has.
+_CHUNK, _LARGEST_CHUNK = 1 << 24, 1 << 27
+# Bytes of results of blocks that are here at a time, at most, unless a single one has more.
+_HERE = 1 << 29
+
+
+def write_sparse(
+    decomposition: Decomposition,
+    path: str | os.PathLike[str],
+    *,
+    layout: str = "coordinates",
+    overwrite: bool = False,
+    tell: Tell | None = None,
+) -> None:
+    """Write S, the outliers, to a zarr store: one read of Y, in memory a few blocks of it.
+
+    Parameters
+    ----------
+    decomposition : Decomposition
+        With its Y, of any kind; where a dask cluster works on that, it makes S too.
+    path : str or path-like
+        A folder to be made.
+    layout : {"coordinates", "dense"}
+        "coordinates": a group with the arrays ``row``, ``column`` and ``value``, one number each per outlier, block
+        after block of Y; see `read_sparse`. "dense": an array of the shape of Y, in chunks like those of Y.
+    overwrite : bool
+        Replace an S that was written before. Anything else at `path` is left alone.
+    tell : callable, optional
+        Is called with a `Reading` after every block.
+
+    Raises
+    ------
+    OSError
+        Something is at `path` already, a block of Y cannot be read, or the disk is full. In the latter two cases what
+        was written stays, with true attributes.
+
+    Notes
+    -----
+    Attributes: ``format``, ``version``, ``layout``, ``shape``, ``dtype``, ``outlier_threshold`` (None where it varies),
+    ``complete``, ``blocks`` and ``blocks_written`` (row by row of their grid), ``rows_written`` (rows of Y, from the
+    first, of which S is there in full) and ``entries`` (outliers in the blocks written): of a store by coordinates that
+    is not complete, the first ``entries`` numbers of each array hold.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import lrpca
+    >>> from lrpca.zarr_files import read_sparse, write_sparse
+    >>> Y = lrpca.testing.planted((60, 40), rank=2, outlier_fraction=0.1, random_state=0).Y
+    >>> d = lrpca.decompose(Y, rank=2)
+    >>> folder = tempfile.mkdtemp()
+    >>> write_sparse(d, f"{folder}/S.zarr")
+    >>> bool((read_sparse(f"{folder}/S.zarr") != d.sparse).any())
+    False
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
+    check_zarr()
+    source = _source(decomposition)
+    _refuse_input(path, source)
+    make_way(path, overwrite=overwrite, formats=(SPARSE,))
+    facts = _facts(decomposition, SPARSE, source.grid) | {"layout": layout}
+    threshold = np.asarray(decomposition.outlier_threshold)
+    facts["outlier_threshold"] = float(threshold) if threshold.ndim == 0 else None
+    store: Coordinates | Dense
+    with breaking_off(path, "S") as watch:
+        if layout == "coordinates":
+            store = Coordinates(path, facts, source.grid, decomposition.L.dtype)
+        else:
+            store = Dense(path, facts, source.grid, decomposition.L.dtype, _chunks_of(source, decomposition.L.dtype))
+        watch.store = store
+        _fill(store, decomposition, source, threshold, tell)
+
+
+def _fill(
+    store: Coordinates | Dense,
+    decomposition: Decomposition,
+    source: LocalBlocks | DaskBlocks,
+    threshold: Any,
+    tell: Tell | None,
+) -> None:
+    """Let the source work on its blocks, and take what comes of it."""
+    from lrpca.matrices.block_work import outlier_limits
+
+    L, R = decomposition.L, decomposition.R
+    high, wide = outlier_limits(threshold, source.shape)
+    meter = Meter(tell)
+    meter.begin(len(source.grid))
+    try:
+        for places in _groups(store, list(source.grid)):
+            found: Any = source.each(store.work, places=places, rows=(L, high), columns=(R, wide))
+            # Closed at once where taking fails: no further block is begun.
+            with closing(found):
+                for place, result in found:
+                    store.take(place, result)
+                    meter.advance(math.prod(place.shape) * source.dtype.itemsize)
+        store.finish()
+    finally:
+        source.close()
+
+
+def _groups(store: Coordinates | Dense, places: list[Place]) -> Iterator[list[Place]]:
+    """Yield the blocks in groups of which the results can be here together; a large cluster has many at a time."""
+    largest = max(math.prod(place.shape) for place in places)
+    # The first block tells how much comes of one.
+    first, count = 0, 1
+    while first < len(places):
+        yield places[first : first + count]
+        first += count
+        count = max(1, int(_HERE // max(1.0, largest * store.bytes_here)))
+
+
+def write_low_rank(
+    decomposition: Decomposition,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    tell: Tell | None = None,
+) -> None:
+    """Write L Rᵀ to a zarr array, block by block; Y is not read.
+
+    Parameters
+    ----------
+    decomposition : Decomposition
+    path : str or path-like
+        A folder to be made.
+    overwrite : bool
+        Replace a low-rank matrix that was written before. Anything else at `path` is left alone.
+    tell : callable, optional
+        Is called with a `Reading` after every block.
+
+    Raises
+    ------
+    OSError
+        Something is at `path` already, or the disk is full; what was written stays, with attributes as `write_sparse`
+        has them.
+    """
+    check_zarr()
+    L, R = decomposition.L, decomposition.R
+    shape, dtype = (len(L), len(R)), L.dtype
+    matrix = decomposition.data_in_blocks()
+    grid = plan_grid(shape, dtype.itemsize, None) if matrix is None else matrix.source.grid
+    chunks = _pieces_of(grid, dtype.itemsize) if matrix is None else _chunks_of(matrix.source, dtype)
+    make_way(path, overwrite=overwrite, formats=(LOW_RANK,))
+    meter = Meter(tell)
+    meter.begin(len(grid))
+    with breaking_off(path, "L Rᵀ") as watch:
+        watch.store = store = Dense(path, _facts(decomposition, LOW_RANK, grid), grid, dtype, chunks)
+        for place in grid:
+            store.take(place, (None, L[place.rows] @ R[place.columns].T))
+            meter.advance(math.prod(place.shape) * dtype.itemsize)
+        store.finish()
+
+
+def write_store(
+    decomposition: Decomposition,
+    path: str | os.PathLike[str],
+    facts: dict[str, Any],
+    *,
+    sparse: str | None = None,
+    low_rank: bool = False,
+    tell: Callable[[str, Reading], object] | None = None,
+) -> list[Path]:
+    """Write a decomposition to a zarr group: the factors at once, then S and L Rᵀ if asked for.
+
+    Parameters
+    ----------
+    decomposition : Decomposition
+    path : str or path-like
+        A folder to be made; a result that was written before is replaced, anything else is left alone.
+    facts : dict
+        What the attributes of the group are to hold beside ``format``, ``version`` and ``complete``; fit for JSON.
+    sparse : {"coordinates", "dense"}, optional
+        Write S to ``sparse`` in the group; see `write_sparse`.
+    low_rank : bool
+        Write L Rᵀ to ``low_rank`` in the group.
+    tell : callable, optional
+        Is called with "S" or "L Rᵀ" and a `Reading` after every block.
+
+    Returns
+    -------
+    list of pathlib.Path
+        The group, and what was written in it block by block.
+
+    Raises
+    ------
+    OSError
+        Something else is at `path`, or the disk is full: then there is nothing, or a group with ``complete`` false
+        whose factors are whole and whose S says itself how far it goes.
+    """
+    check_zarr()
+    import zarr
+
+    target, written = Path(path), [Path(path)]
+    L, R = decomposition.L, decomposition.R
+    norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (L, R)]
+    arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]}
+    arrays["outlier_threshold"] = np.asarray(decomposition.outlier_threshold, float)
+    with breaking_off(path, "the result"), replacing(target) as staging:
+        attributes = {"format": RESULT, "version": VERSION, "complete": not (sparse or low_rank)} | facts
+        group: Any = zarr.create_group(os.fspath(staging), attributes=attributes)
+        for name, values in arrays.items():
+            group.create_array(name, data=np.ascontiguousarray(values))
+        make_way(target, overwrite=True, formats=(RESULT,))
+    if sparse:
+        written.append(target / "sparse")
+        write_sparse(decomposition, written[-1], layout=sparse, tell=tell and partial(tell, "S"))
+    if low_rank:
+        written.append(target / "low_rank")
+        write_low_rank(decomposition, written[-1], tell=tell and partial(tell, "L Rᵀ"))
+    with breaking_off(path, "the result"):
+        zarr.open_group(os.fspath(target), mode="r+").attrs["complete"] = True
+    return written
+
+
+def read_sparse(path: str | os.PathLike[str]) -> Any:
+    """Read S that `write_sparse` wrote by coordinates.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    scipy.sparse.coo_array (n1, n2)
+        Of a store that is not complete what is there, with a warning.
+    """
+    import scipy.sparse
+
+    check_zarr()
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"path={os.fspath(path)!r} does not exist; pass the path given to write_sparse")
+    facts = attributes_of(path)
+    if facts.get("format") != SPARSE:
+        raise ValueError(f"path={os.fspath(path)!r} is no S written by lrpca; pass the path given to write_sparse")
+    if facts["version"] != VERSION:
+        raise ValueError(
+            f"path={os.fspath(path)!r} has version {facts['version']}; this lrpca reads {VERSION}, upgrade it"
+        )
+    if facts["layout"] != "coordinates":
+        raise ValueError(f"path={os.fspath(path)!r} holds S as a full array; open it with zarr.open_array")
+    if not facts["complete"]:
+        warnings.warn(
+            f"path={os.fspath(path)!r} is not complete: it holds {facts['blocks_written']} of {facts['blocks']} blocks "
+            f"of S, all of the first {facts['rows_written']} rows; write it again for the rest",
+            stacklevel=2,
+        )
+    import zarr
+
+    group: Any = zarr.open_group(os.fspath(path), mode="r")
+    row, column, value = (group[name][: facts["entries"]] for name in ("row", "column", "value"))
+    return scipy.sparse.coo_array((value, (row, column)), shape=tuple(facts["shape"]))
+
+
+def _facts(decomposition: Decomposition, kind: str, grid: Grid) -> dict[str, Any]:
+    """Return the attributes of a store of which nothing is written yet."""
+    dtype = decomposition.L.dtype
+    return {
+        "format": kind,
+        "version": VERSION,
+        "shape": [len(decomposition.L), len(decomposition.R)],
+        "dtype": str(dtype),
+        "complete": False,
+        "blocks": len(grid),
+        "blocks_written": 0,
+        "rows_written": 0,
+    } | ({"entries": 0} if kind == SPARSE else {})
+
+
+def _source(decomposition: Decomposition) -> LocalBlocks | DaskBlocks:
+    """Return Y in blocks; one in memory is cut for the threads of this process."""
+    from lrpca.matrices.local_blocks import LocalBlocks
+
+    matrix = decomposition.data_in_blocks()
+    if matrix is not None:
+        source: LocalBlocks | DaskBlocks = matrix.source
+        return source
+    matrix = decomposition.data()
+    kind = _Densified if hasattr(matrix.array, "tocsr") else StoredArray
+    return LocalBlocks(kind(matrix.array, "Y"), matrix.mask, Meter())
+
+
+class _Densified(StoredArray):
+    """A scipy sparse matrix, of which rectangles are made dense."""
+
+    def rectangle(self, place: tuple[slice, slice]) -> Any:
+        """Return a rectangle as an array."""
+        return self.array[place].toarray()
+
+
+def _refuse_input(path: str | os.PathLike[str], source: LocalBlocks | DaskBlocks) -> None:
+    """Raise where Y lies in the store that is to be replaced."""
+    array = getattr(getattr(source, "stored", None), "array", None)
+    root = getattr(getattr(array, "store", None), "root", None)
+    if array is not None and root is not None and Path(root, array.path).resolve().is_relative_to(Path(path).resolve()):
+        raise ValueError(f"path={os.fspath(path)!r} would replace the input; choose another name")
+
+
+def _chunks_of(source: LocalBlocks | DaskBlocks, dtype: Any) -> tuple[int, int]:
+    """Return the chunks of Y if it has some of a bearable size, else pieces of its blocks."""
+    stored = getattr(source, "stored", None)
+    chunks = source.as_dask()[0].chunksize if stored is None else stored.chunks
+    if chunks is None or np.prod(chunks, dtype=float) * dtype.itemsize > _LARGEST_CHUNK:
+        return _pieces_of(source.grid, dtype.itemsize)
+    high, wide = (min(size, n) for size, n in zip(chunks, source.shape, strict=True))
+    return high, wide
+
+
+def _pieces_of(grid: Grid, itemsize: int) -> tuple[int, int]:
+    """Return chunks that blocks of a regular grid are made of."""
+    (high, *_), (wide, *_) = grid.chunks
+    parts = next((k for k in (1, 2, 4, 8, 16) if high % (2 * k) or high // k * wide * itemsize <= _CHUNK), 16)
+    return high // parts, wide

@@ -1,0 +1,333 @@
+"""S and the low-rank matrix in zarr stores: what they hold, and what is left where writing breaks off."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import zarr
+
+import lrpca
+from lrpca.decomposition import Decomposition
+from lrpca.matrices.block_work import OutlierEntries, WriteOutliers
+from lrpca.matrices.local_blocks import LocalBlocks
+from lrpca.zarr_files import read_sparse, write_low_rank
+
+SHAPE, RANK = (600, 310), 2
+# So that the little matrix has many blocks.
+BLOCKS = 1 << 17
+
+
+def planted() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((SHAPE[0], RANK)) @ rng.standard_normal((RANK, SHAPE[1]))
+    Y = X + 9 * rng.choice([-1, 1], SHAPE) * (rng.random(SHAPE) < 0.06)
+    Y[rng.random(SHAPE) < 0.02] = np.nan
+    return Y
+
+
+Y = planted()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a decomposition of Y without its data."""
+    path = tmp_path_factory.mktemp("saved") / "d.npz"
+    lrpca.decompose(Y, RANK).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lrpca.matrices.grid.plan_grid.__defaults__", ((), BLOCKS))
+    monkeypatch.setattr("lrpca.zarr_stores._ENTRIES", 1000)
+
+
+def stored(folder: Path, values: np.ndarray = Y, chunks: tuple[int, int] = (70, 100)) -> Any:
+    array = zarr.create_array(folder / "Y.zarr", shape=values.shape, chunks=chunks, dtype=values.dtype)
+    array[:] = values
+    return array
+
+
+def containers(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield Y in every kind of container that S is made of in another way."""
+    import dask.array as da
+
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "a.npy", Y[:250])
+    np.save(folder / "b.npy", Y[250:])
+    yield "memory", Y
+    yield "zarr", stored(folder)
+    yield "list", [folder / "a.npy", folder / "b.npy"]
+    yield "dask", da.from_array(Y, chunks=((90, 500, 10), (300, 10)))
+
+
+def test_every_container_gives_the_same_store(saved: Path, tmp_path: Path) -> None:
+    S = Decomposition.load(saved, Y).sparse
+    for name, container in containers(tmp_path):
+        d = Decomposition.load(saved, container)
+        seen: list[Any] = []
+        d.write_sparse(tmp_path / f"{name}.coordinates", tell=seen.append)
+        d.write_sparse(tmp_path / f"{name}.dense", layout="dense")
+        write_low_rank(d, tmp_path / f"{name}.low_rank")
+        found = read_sparse(tmp_path / f"{name}.coordinates")
+        assert found.dtype == d.L.dtype and found.row.dtype == np.int32 and found.nnz == np.count_nonzero(S), name
+        full, X = (zarr.open_array(tmp_path / f"{name}.{kind}", mode="r") for kind in ("dense", "low_rank"))
+        for values in (found.toarray(), full[:]):
+            np.testing.assert_array_equal(values != 0, S != 0, err_msg=name)
+            np.testing.assert_allclose(values, S, rtol=1e-12, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(X[:], d.L @ d.R.T, rtol=1e-12, atol=1e-12)
+        blocks = full.attrs["blocks"]
+        assert blocks > 3 and [reading.done for reading in seen] == list(range(1, blocks + 1)), name
+        assert seen[-1].bytes == Y.nbytes
+        for node in (full, zarr.open_group(tmp_path / f"{name}.coordinates", mode="r")):
+            facts = dict(node.attrs)
+            assert facts["complete"] is True and facts["blocks_written"] == blocks
+            assert facts["rows_written"] == SHAPE[0] and facts["entries"] == found.nnz
+            assert facts["outlier_threshold"] == d.outlier_threshold and facts["shape"] == list(SHAPE)
+
+
+def test_chunks_are_those_of_the_input(saved: Path, tmp_path: Path) -> None:
+    d = Decomposition.load(saved, stored(tmp_path))
+    d.write_sparse(tmp_path / "S", layout="dense")
+    assert zarr.open_array(tmp_path / "S", mode="r").chunks == (70, 100)
+    # A matrix without chunks: each block is made of whole ones, so that no two writers share one.
+    Decomposition.load(saved, Y).write_sparse(tmp_path / "T", layout="dense")
+    assert zarr.open_array(tmp_path / "T", mode="r").chunks == (52, 310)
+
+
+def test_blocks_are_written_where_they_are_made(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here: list[bool] = []
+    call = WriteOutliers.__call__
+
+    def watch(self: WriteOutliers, *arguments: Any) -> Any:
+        count, block = call(self, *arguments)
+        here.append(block is None)
+        return count, block
+
+    monkeypatch.setattr(WriteOutliers, "__call__", watch)
+    d = Decomposition.load(saved, stored(tmp_path))
+    d.write_sparse(tmp_path / "S", layout="dense")
+    assert all(here) and len(here) > 3
+    # A machine that has another array at this path hands the blocks over.
+    here.clear()
+    monkeypatch.setattr("secrets.token_hex", lambda size: "x")
+    array = WriteOutliers._array
+    monkeypatch.setattr(WriteOutliers, "_array", lambda self: array(WriteOutliers(self.dtype, self.path, "y")))
+    d.write_sparse(tmp_path / "T", layout="dense")
+    assert here and not any(here)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "S")[:], zarr.open_array(tmp_path / "T")[:])
+
+
+def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    each = LocalBlocks.each
+
+    def watch(self: LocalBlocks, work: Any, *, places: Any, **operands: Any) -> Any:
+        sizes.append(len(places))
+        return each(self, work, places=places, **operands)
+
+    monkeypatch.setattr(LocalBlocks, "each", watch)
+    monkeypatch.setattr("lrpca.zarr_files._HERE", 4 * 52 * 310 * 8)
+    # Written where they are made: the first block shows that nothing of them comes here.
+    Decomposition.load(saved, stored(tmp_path)).write_sparse(tmp_path / "S", layout="dense")
+    assert sizes == [1, 17]
+    # Two files, of which the second begins in the middle of a chunk.
+    sizes.clear()
+    container = dict(containers(tmp_path / "more"))["list"]
+    Decomposition.load(saved, container).write_sparse(tmp_path / "T", layout="dense")
+    assert sizes == [1, 4, 4, 3]
+
+
+def test_masks_sparse_input_thresholds_by_column_and_nothing_found(saved: Path, tmp_path: Path) -> None:
+    mask = np.random.default_rng(1).random(SHAPE) < 0.5
+    masked = Decomposition.load(saved, stored(tmp_path), mask)
+    masked.write_sparse(tmp_path / "masked")
+    expected = np.where(mask, Decomposition.load(saved, Y).sparse, 0)
+    np.testing.assert_allclose(read_sparse(tmp_path / "masked").toarray(), expected, rtol=1e-12, atol=1e-12)
+    rows = Decomposition.load(saved, scipy.sparse.csr_array(np.nan_to_num(Y)))
+    rows.write_sparse(tmp_path / "rows")
+    np.testing.assert_allclose(read_sparse(tmp_path / "rows").toarray(), rows.sparse, rtol=1e-12, atol=1e-12)
+    varying = Decomposition.load(saved, Y)
+    varying.outlier_threshold = np.where(np.arange(SHAPE[1]) % 2, 1e9, varying.outlier_threshold)[None]
+    varying.write_sparse(tmp_path / "varying")
+    found = read_sparse(tmp_path / "varying")
+    assert found.nnz and not (found.col % 2).any()
+    np.testing.assert_allclose(found.toarray(), varying.sparse, rtol=1e-12, atol=1e-12)
+    varying.outlier_threshold = 1e9
+    varying.write_sparse(tmp_path / "nothing")
+    assert read_sparse(tmp_path / "nothing").nnz == 0 and read_sparse(tmp_path / "nothing").shape == SHAPE
+
+
+def test_what_is_in_the_way_is_left_alone(saved: Path, tmp_path: Path) -> None:
+    Z = stored(tmp_path)
+    d = Decomposition.load(saved, Z)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("notes", "file", "Y.zarr"):
+        for overwrite in (False, True):
+            with pytest.raises((OSError, ValueError), match="choose another name"):
+                d.write_sparse(tmp_path / name, overwrite=overwrite)
+    assert (tmp_path / "notes" / "mine.txt").exists() and (tmp_path / "file").exists()
+    np.testing.assert_array_equal(Z[:], Y)
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        d.write_sparse(tmp_path / "none" / "S")
+    with pytest.raises(ValueError, match="layout='csr' is unknown; use one of coordinates, dense"):
+        d.write_sparse(tmp_path / "S", layout="csr")
+    d.write_sparse(tmp_path / "S")
+    with pytest.raises(FileExistsError, match="exists; choose another name or overwrite it"):
+        d.write_sparse(tmp_path / "S")
+    d.write_sparse(tmp_path / "S", layout="dense", overwrite=True)
+    S = zarr.open_array(tmp_path / "S", mode="r")
+    # S of S: the input is one of ours, and is not to be replaced by what is made of it.
+    for array in (S, zarr.open_group(tmp_path, mode="a")["S"]):
+        with pytest.raises(ValueError, match="would replace the input"):
+            Decomposition.load(saved, array).write_sparse(tmp_path / "S", overwrite=True)
+    with pytest.raises(ValueError, match="full array"):
+        read_sparse(tmp_path / "S")
+    with pytest.raises(ValueError, match="is no S written by lrpca"):
+        read_sparse(tmp_path / "Y.zarr")
+    with pytest.raises(ValueError, match="Y=None"):
+        Decomposition.load(saved).write_sparse(tmp_path / "T")
+    assert not (tmp_path / "T").exists()
+
+
+def check_what_is_left(path: Path, S: np.ndarray, blocks: int) -> None:
+    """Check that a store that is not complete holds what it promises, and promises what it can."""
+    facts = dict(zarr.open(path, mode="r").attrs)
+    assert facts["complete"] is False and facts["blocks_written"] == blocks < facts["blocks"]
+    rows = facts["rows_written"]
+    if facts["layout"] == "coordinates":
+        with pytest.warns(
+            UserWarning, match=f"holds {blocks} of {facts['blocks']} blocks of S, all of the first {rows}"
+        ):
+            found = read_sparse(path)
+        assert found.nnz == facts["entries"]
+        values = found.toarray()
+        np.testing.assert_allclose(values[values != 0], S[values != 0], rtol=1e-12)
+    else:
+        values = zarr.open_array(path, mode="r")[:]
+    np.testing.assert_allclose(values[:rows], S[:rows], rtol=1e-12, atol=1e-12)
+
+
+def test_no_chunk_is_written_twice(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zarr.storage import LocalStore
+
+    d = Decomposition.load(saved, stored(tmp_path))
+    put, keys = LocalStore.set, []
+
+    async def watch(self: LocalStore, key: str, value: Any) -> None:
+        keys.append(key)
+        await put(self, key, value)
+
+    monkeypatch.setattr(LocalStore, "set", watch)
+    d.write_sparse(tmp_path / "S")
+    chunks = [key for key in keys if "/c/" in key]
+    assert len(chunks) == len(set(chunks)) > 20
+
+
+@pytest.mark.parametrize("layout", ["coordinates", "dense"])
+@pytest.mark.parametrize("room", [25_000, 30_000, 36_000, 41_000])
+def test_a_disk_that_fills_up(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, room: int
+) -> None:
+    from zarr.storage import LocalStore
+
+    d = Decomposition.load(saved, stored(tmp_path))
+    S = np.asarray(Decomposition.load(saved, Y).sparse)
+    put = LocalStore.set
+
+    async def refuse(self: LocalStore, key: str, value: Any) -> None:
+        nonlocal room
+        room -= len(value)
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), key)
+        await put(self, key, value)
+
+    monkeypatch.setattr(LocalStore, "set", refuse)
+    with pytest.raises(
+        OSError, match=r"S' holds \d+ of \d+ blocks of S \(No space left on device\); make room"
+    ) as info:
+        d.write_sparse(tmp_path / "S", layout=layout)
+    monkeypatch.undo()
+    blocks = int(str(info.value).split(" of ")[0].split()[-1])
+    assert blocks > 0
+    check_what_is_left(tmp_path / "S", S, blocks)
+    d.write_sparse(tmp_path / "S", overwrite=True)
+    assert read_sparse(tmp_path / "S").nnz == np.count_nonzero(S)
+
+
+LIMITED = """
+import resource, sys, zarr
+from lrpca.decomposition import Decomposition
+from lrpca.matrices import grid
+grid.plan_grid.__defaults__ = ((), 1 << 17)
+d = Decomposition.load(sys.argv[1], zarr.open_array(sys.argv[2], mode="r"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    d.write_sparse(sys.argv[3])
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_file_system_that_takes_no_large_files(saved: Path, tmp_path: Path) -> None:
+    stored(tmp_path)
+    command = [sys.executable, "-c", LIMITED, str(saved), str(tmp_path / "Y.zarr"), str(tmp_path / "S")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, preexec_fn=_no_core)
+    assert "cannot be written (File too large); choose another place or make room" in ran.stdout, ran.stderr
+    assert ran.returncode == 0
+
+
+def _no_core() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+@pytest.mark.parametrize("layout", ["coordinates", "dense"])
+def test_a_block_that_cannot_be_read(saved: Path, tmp_path: Path, layout: str) -> None:
+    d = Decomposition.load(saved, stored(tmp_path))
+    S = np.asarray(Decomposition.load(saved, Y).sparse)
+    # Blocks are one chunk high and two wide: 12 of them lie above this one.
+    (tmp_path / "Y.zarr" / "c" / "6" / "0").write_bytes(b"damaged")
+    with pytest.raises(
+        OSError, match=r"holds 12 of 18 blocks of S \(Y\[420:490, 0:\d+\] could not be read from .*\); mend"
+    ):
+        d.write_sparse(tmp_path / "S", layout=layout)
+    check_what_is_left(tmp_path / "S", S, 12)
+    assert zarr.open(tmp_path / "S", mode="r").attrs["rows_written"] == 420
+
+
+@pytest.mark.parametrize("layout", ["coordinates", "dense"])
+def test_interrupted(saved: Path, tmp_path: Path, layout: str) -> None:
+    d = Decomposition.load(saved, stored(tmp_path))
+
+    def stop(reading: Any) -> None:
+        if reading.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as info:
+        d.write_sparse(tmp_path / "S", layout=layout, tell=stop)
+    assert info.value.__notes__ == [f"path={str(tmp_path / 'S')!r} holds 3 of 18 blocks of S"]
+    check_what_is_left(tmp_path / "S", np.asarray(Decomposition.load(saved, Y).sparse), 3)
+
+
+def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
+    import pickle
+
+    work = pickle.loads(pickle.dumps(OutlierEntries(np.dtype(np.float32), np.dtype(np.int32))))
+    assert work == OutlierEntries(np.dtype(np.float32), np.dtype(np.int32))
+
+
+def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = Decomposition.load(saved, Y)
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
+        d.write_sparse(tmp_path / "S")
