@@ -210,7 +210,8 @@ def _connected(address: str | None) -> Iterator[None]:
     with exit_with(ExitCode.INPUT):
         client = _client(address)
     try:
-        yield
+        with client.as_current():
+            yield
     finally:
         # A cluster that is gone cannot be left in an orderly way, and was spoken of already.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -224,7 +225,8 @@ def _client(address: str) -> Any:
     except ImportError:
         raise ImportError(f"scheduler={address!r} needs dask.distributed; pip install lrpca[dask]") from None
     try:
-        return Client(address, timeout=_PATIENCE)
+        # One that finds no scheduler would else stay the client of this process.
+        return Client(address, timeout=_PATIENCE, set_as_default=False)
     except Exception as error:  # every kind of address fails in its own way
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConnectionError(

@@ -251,7 +251,8 @@ def _scheduler() -> dict[str, str]:
     import dask
 
     # Said aloud: dask would turn to a client that never found its scheduler, and wait.
-    return {} if dask.config.get("scheduler", None) else {"scheduler": "threads"}
+    by_client = (None, "dask.distributed", "distributed")
+    return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
 
 
 def check_array(array: Any) -> None:
