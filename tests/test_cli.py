@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import resource
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import scipy.io
 
 import lrpca
 from lrpca.cli import ExitCode, main
+from tests.terminal import run_in_terminal
 
 RANK = 3
 
@@ -160,22 +160,8 @@ def test_json_and_quiet(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_live_progress_on_a_terminal(folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lrpca", "decompose", "Y.npy", "--rank", "3", "-o", "out.npz"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "90"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.DONE
+    code, shown, out = run_in_terminal("decompose", "Y.npy", "--rank", "3", "-o", "out.npz")
+    assert code == ExitCode.DONE
     assert b"threshold" in shown and b"solving" in shown and b"\x1b[" in shown
     assert "converged" in out.decode() and "\x1b[" not in out.decode()
 

@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import pty
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from lrpca import cli_decompose
 from lrpca.cli import main
 from lrpca.console import ExitCode
 from lrpca.zarr_files import read_sparse
+from tests.terminal import run_in_terminal
 
 RANK = 3
 
@@ -170,22 +169,8 @@ def test_progress_in_chunks_and_bytes(
 
 
 def test_live_progress_on_a_terminal(folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lrpca", "decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "--sparse"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "90"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    process.communicate(timeout=60)
-    assert process.returncode == ExitCode.DONE
+    code, shown, _ = run_in_terminal("decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "--sparse")
+    assert code == ExitCode.DONE
     assert b" of 8 chunks, " in shown and b"B/s" in shown and b"\x1b[" in shown
 
 
@@ -341,3 +326,20 @@ def test_schedulers_that_do_not_answer(
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert decompose("Y.zarr", "-o", "out.zarr", "--scheduler", "tcp://127.0.0.1:9") == ExitCode.USAGE
     assert "pip install lrpca[dask]" in capsys.readouterr().err and not Path("out.zarr").exists()
+
+
+def test_what_a_link_points_to_is_replaced(folder: Path) -> None:
+    assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "real.zarr", "-q"]) == ExitCode.DONE
+    Path("link.zarr").symlink_to("real.zarr")
+    before = Path("real.zarr/zarr.json").stat().st_ino
+    assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "link.zarr", "-q", "-f"]) == ExitCode.DONE
+    assert Path("link.zarr").is_symlink() and Path("real.zarr/zarr.json").stat().st_ino != before
+    assert zarr.open_group("real.zarr", mode="r")["L"].shape == (400, RANK)
+
+
+def test_what_others_put_into_a_result_is_not_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "-q"]) == ExitCode.DONE
+    Path("out.zarr/notes.txt").write_text("mine")
+    assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "-q", "-f"]) == ExitCode.OUTPUT
+    assert "holds 'notes.txt', which was not written by this; move it" in capsys.readouterr().err
+    assert Path("out.zarr/notes.txt").read_text() == "mine"

@@ -1,8 +1,6 @@
 """The command ``lrpca video`` as a user meets it: what is written and printed, every exit code, and Ctrl-C."""
 
 import json
-import os
-import pty
 import resource
 import signal
 import subprocess
@@ -24,6 +22,7 @@ pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video
 from lrpca.video.learning import SceneLearner
 from lrpca.video.scene import Scene
 from lrpca.video.writing import PictureFolder, VideoFile
+from tests.terminal import run_in_terminal
 
 HEIGHT, WIDTH, N_FRAMES = 48, 64, 60
 VIDEOS = ["background.mp4", "foreground.mp4", "mask.mp4", "overlay.mp4"]
@@ -192,22 +191,8 @@ def test_how_far_it_is() -> None:
 
 def test_bar_on_a_terminal(folder: Path) -> None:
     write_clip("clip.mp4", 200)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lrpca", "video", "clip.mp4", "-o", "out"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.DONE
+    code, shown, out = run_in_terminal("video", "clip.mp4", "-o", "out", columns=100)
+    assert code == ExitCode.DONE
     for part in (b"learning the background", b"200 of 200 frames", b"a second", b"0:00 left", b"\x1b["):
         assert part in shown
     assert "report.html" in out.decode() and "\x1b[" not in out.decode()

@@ -304,3 +304,36 @@ def test_a_block_that_kills_every_worker() -> None:
         pytest.raises(MemoryError, match=r"a block killed every worker .*; give workers more memory, or cut Y"),
     ):
         decompose(each_block(fatal), RANK)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_inside_a_task_of_a_worker(processes: bool) -> None:
+    # The task holds the only thread of the only worker, which has to do the blocks, too.
+    def reason() -> str:
+        distributed.get_client()
+        problem = planted((160, 120), rank=RANK, outlier_fraction=0.1, random_state=1)
+        return decompose(da.from_array(problem.Y, chunks=CHUNKS), RANK).reason
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=processes, dashboard_address=":0"
+        ) as local,
+        distributed.Client(local) as ours,
+    ):
+        assert ours.submit(reason).result(timeout=60) == "tol"
+
+
+def test_a_client_named_by_the_configuration(client: Any) -> None:
+    import dask
+
+    for named in (client, client.get, "distributed"):
+        with dask.config.set(scheduler=named):
+            assert active_client() is client
+    with dask.config.set(scheduler="threads"):
+        assert active_client() is None
+
+
+def test_an_asynchronous_client_is_refused(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(client), "asynchronous", True)
+    with pytest.raises(TypeError, match="is asynchronous, and cannot be waited for; call from a thread"):
+        decompose(cut(), RANK)

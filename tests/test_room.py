@@ -84,3 +84,12 @@ def test_available_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(lrpca.matrices.room, "_MEMINFO", str(tmp_path / "none"))
     monkeypatch.delattr("os.sysconf")
     assert available_bytes() is None
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("memory.max", "5000\n"), ("memory.current", "4000\n"), ("memory.stat", "anon 900\nfile 600\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(lrpca.matrices.room, "_CGROUP", str(tmp_path))
+    assert available_bytes() == 1600  # cached files make way
+    (tmp_path / "memory.max").write_text("max\n")
+    assert (available_bytes() or 0) > 1600

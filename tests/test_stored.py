@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -539,3 +540,14 @@ def test_sparse_part_goes_to_a_store_without_being_made_in_memory(tmp_path: Path
     stored = zarr.open(str(tmp_path / "S.zarr"), mode="r")
     assert stored.chunks == CHUNKS
     np.testing.assert_array_equal(stored[:], np.asarray(d.sparse))
+
+
+def test_one_matrix_for_several_threads(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "Y.zarr", shape=Y.shape, chunks=CHUNKS, dtype=Y.dtype)
+    array[:] = Y
+    matrix = accept(array)
+    places = [np.arange(first, 160, 7) for first in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for rows, part in zip(places, pool.map(matrix.take_rows, places), strict=True):
+            matrix.close()  # as a finished decomposition does
+            assert np.array_equal(part.array, Y[rows])

@@ -58,7 +58,7 @@ class Cluster:
     """A client, and the few things asked of it."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
+        self.client = client
         self._address = str(getattr(client.scheduler, "address", "unknown"))
         self.as_given: tuple[Any, Any] = (None, None)
         self._kept: list[Any] = []
@@ -78,8 +78,8 @@ class Cluster:
         self.as_given = array, mask
         if size <= _KEPT_PART * room:
             with _large_graphs():
-                array = self._client.persist(array, retries=_RETRIES)
-                mask = None if mask is None else self._client.persist(mask, retries=_RETRIES)
+                array = self.client.persist(array, retries=_RETRIES)
+                mask = None if mask is None else self.client.persist(mask, retries=_RETRIES)
             self._kept = futures_of([array, mask])
         return array, mask
 
@@ -98,7 +98,7 @@ class Cluster:
         from distributed.scheduler import KilledWorker
 
         with _large_graphs():
-            *futures, answer = self._client.compute([*blocks, root], retries=_RETRIES)
+            *futures, answer = self.client.compute([*blocks, root], retries=_RETRIES)
         waiting = dict(zip(futures, sizes, strict=True))
         self._last_seen = time.monotonic()
         try:
@@ -149,14 +149,14 @@ class Cluster:
     def _workers(self) -> dict[str, Any]:
         # Not scheduler_info(), which waits for ever where the scheduler hangs or its network is cut.
         try:
-            ask = self._client.scheduler.identity
-            found: dict[str, Any] = self._client.sync(ask, n_workers=-1, callback_timeout=PATIENCE)["workers"]
+            ask = self.client.scheduler.identity
+            found: dict[str, Any] = self.client.sync(ask, n_workers=-1, callback_timeout=PATIENCE)["workers"]
         except (OSError, TimeoutError) as error:
             raise self._gone() from error
         return found
 
     def _is_there(self) -> bool:
-        return bool(self._client.status == "running")
+        return bool(self.client.status == "running")
 
     def _check_presence(self) -> None:
         """Raise where nobody has been at work for too long."""
@@ -165,7 +165,7 @@ class Cluster:
                 self._last_seen = time.monotonic()
         except Exception:  # asking a scheduler that is going away fails in many ways
             pass
-        if not self._is_there() and self._client.status == "closed":
+        if not self._is_there() and self.client.status == "closed":
             raise self._gone()
         if time.monotonic() - self._last_seen > PATIENCE:
             raise self._gone()

@@ -106,7 +106,7 @@ class DaskBlocks:
 
         mask = None if self.mask is None else self.mask[rows, columns]
         try:
-            block, mask = dask.compute(self.array[rows, columns], mask, **({} if self._cluster else _scheduler()))
+            block, mask = dask.compute(self.array[rows, columns], mask, **self._by())
         except Exception as error:
             raise self._failure(error, list(self.grid)) from error
         return np.asarray(block), mask
@@ -165,7 +165,7 @@ class DaskBlocks:
             if self._cluster is not None:
                 return self._cluster.compute(blocks, root, sizes, self.meter)
             with _Watch([block.key for block in blocks], sizes, self.meter):
-                return root.compute(**_scheduler())
+                return root.compute(**self._by())
         except Exception as error:
             raise self._failure(error, places) from error
 
@@ -186,13 +186,23 @@ class DaskBlocks:
         data = self._delayed(self.array)
         for place in places:
             try:
-                data[place.i, place.j].compute()
+                data[place.i, place.j].compute(**self._by())
             except Exception as again:
                 return OSError(
                     f"{place} could not be computed from {self.name} ({type(again).__name__}: {again}); mend or "
                     "restore that part"
                 )
         return error
+
+    def _by(self) -> dict[str, Any]:
+        """Return the scheduler to ask for: the client that keeps Y, or else threads, unless dask was told another."""
+        import dask
+
+        if self._cluster is not None:
+            return {"scheduler": self._cluster.client}
+        # Said aloud: dask would turn to a client that never found its scheduler, and wait.
+        by_client = (None, "dask.distributed", "distributed")
+        return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
 
     def _delayed(self, array: Any) -> Any:
         return None if array is None else array.to_delayed()
@@ -244,15 +254,6 @@ class _Watch:
 
     def __exit__(self, *error: object) -> None:
         self._callback.__exit__(*error)
-
-
-def _scheduler() -> dict[str, str]:
-    """Return the scheduler to ask for where there is no cluster: threads, unless dask was told another."""
-    import dask
-
-    # Said aloud: dask would turn to a client that never found its scheduler, and wait.
-    by_client = (None, "dask.distributed", "distributed")
-    return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
 
 
 def check_array(array: Any) -> None:
