@@ -12,6 +12,7 @@
   let shown = 0;       // number of the preview's frame on the screen
   let wanted = null;   // where a seek is to end; later wishes replace earlier ones
   let sought = null;   // where the running one ends
+  let played = false;  // the player, rather than the last wish, led to where it is
 
   // ------------------------------------------------------------------------------------------ words
   const clock = (seconds) => {
@@ -47,6 +48,7 @@
     const target = Math.max(0, Math.min(last, Math.round(k)));
     const idle = wanted === null;
     wanted = target;
+    played = false;
     show(target);
     if (idle && video.readyState > 0) begin();
   };
@@ -79,8 +81,10 @@
     byId("play").setAttribute("aria-label", video.paused ? "Play" : "Pause");
   };
   for (const event of ["play", "pause", "ended"]) video.addEventListener(event, mirror);
-  // A hasty player may have left out the last pictures. A seek to the last one may end the video once more.
-  video.addEventListener("ended", () => { if (shown !== last) seek(last); });
+  // A hasty player may have left out the last pictures. A seek to the last one ends the video too, and its event may
+  // come after the next wish: only what was played to its end counts.
+  video.addEventListener("play", () => { played = true; });
+  video.addEventListener("ended", () => { if (played && shown !== last) seek(last); });
   const stepBy = (frames) => { video.pause(); seek((wanted ?? shown) + frames); };
   byId("play").addEventListener("click", toggle);
   byId("back").addEventListener("click", () => stepBy(-1));
