@@ -80,41 +80,25 @@ class _Histogram:
     """Residuals in bins of equal logarithmic width: fits of any scale cost the same few microseconds."""
 
     def __init__(self, sizes: Any, dimension: int) -> None:
+        from lrpca.kernels.peak import share_among_bins
+
         self.top = float(sizes.max())
         low = math.log(float(sizes.min()))
         width = max((math.log(self.top) - low) / _BINS, 1e-12) * (1 + 1e-9)
         # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
-        place = (np.log(sizes) - low) / width
-        left = np.minimum(place.astype(int), _BINS - 1)
-        share = place - left
-        counts = np.bincount(left, 1 - share, _BINS + 1) + np.bincount(left + 1, share, _BINS + 1)
-        centres = np.exp(low + width * np.arange(_BINS + 1))
-        self._counts, self._centres, self._squares = counts, centres, centres**2
-        self._dimension = dimension
+        self._counts = np.zeros(_BINS + 1)
+        share_among_bins((np.log(sizes) - low) / width, self._counts)
+        self._centres = np.exp(low + width * np.arange(_BINS + 1))
+        self._squares, self._dimension = self._centres**2, dimension
 
     def fit(self, window: float, sigma: float) -> Core | None:
         """Return σ and the number of entries of the peak among those below `window`, or None if there are too few."""
+        from lrpca.kernels.peak import fit_peak
+
         inside = int(np.searchsorted(self._centres, window * (1 + 1e-6), side="right"))
         counts, squares = self._counts[:inside], self._squares[:inside]
-        total = float(counts.sum())
-        if total < 10:
-            return None
-        share, members = 0.5, total
-        for _ in range(_EM_STEPS):
-            # Density of the peak over that of the background: half-normal over flat, in the plane Rayleigh over disc.
-            if self._dimension == 1:
-                ratio = math.sqrt(2 / math.pi) * window / sigma * np.exp(-0.5 * squares / sigma**2)
-            else:
-                ratio = (window / sigma) ** 2 * np.exp(-squares / sigma**2)
-            weights = counts * (share * ratio / (share * ratio + 1 - share))
-            members = float(weights.sum())
-            if members <= 1e-9 * total:
-                return None
-            share = min(members / total, 1 - 1e-9)
-            before, sigma = sigma, math.sqrt(float(weights @ squares) / members)
-            if abs(sigma - before) <= _EM_TOLERANCE * before:
-                break
-        return Core(sigma, members)
+        found, members = fit_peak(counts, squares, window, sigma, self._dimension, _EM_STEPS, _EM_TOLERANCE)
+        return Core(found, members) if members else None
 
 
 def rounding_level(arithmetic: Any, scale: float) -> float:
