@@ -19,16 +19,19 @@ GRID_ARGS ?=
 REAL_ARGS ?=
 VIDEO_ARGS ?=
 LARGE_ARGS ?=
+GPU_ARGS ?=
+# The torch of .venv is the build for processors: a GPU is measured with a Python that has its own.
+GPU_PYTHON ?= python3
 ARENA_ARGS ?=
 EXPERIMENTS ?= convergence iteration-time total-time recovery models training-time generalisation numbers
 EXPERIMENT_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench arena grid ablation experiments real video large lint docs clean distclean
+.PHONY: help venv demo test bench bench-gpu arena grid ablation experiments real video large lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.made: $(PINNED)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer not found; install it or give PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -88,6 +91,9 @@ test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choos
 bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
+bench-gpu: ## Measure this machine's GPU, two minutes; writes benchmarks/results/gpu.json (GPU_PYTHON=/path/to/python with CUDA torch, GPU_ARGS="--quick" for less)
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)
+
 arena: $(VENV)/.arena ## Hold the arena on ten kinds of problems; writes benchmarks/results/arena.json (ARENA_ARGS="--quick" for less)
 	$(BIN)/python benchmarks/arena.py $(ARENA_ARGS)
 
@@ -122,7 +128,7 @@ docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its example
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove what was built, keep .venv
-	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/choose_tables.md docs/grid_tables.md docs/experiments_tables.md docs/experiments_figures docs/learning_tables.md docs/sg_execution_times.rst \
+	rm -rf build dist demo-output docs/_build docs/gallery docs/api/generated docs/benchmarks.md docs/choose_tables.md docs/grid_tables.md docs/experiments_tables.md docs/gpu_results.md docs/experiments_figures docs/learning_tables.md docs/sg_execution_times.rst \
 	    benchmarks/scratch \
 	    .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -15,6 +15,7 @@ sys.path.insert(0, str(HERE))
 from make_benchmarks_page import write_page  # noqa: E402  (found through the line above)
 from make_choose_tables import write_choose  # noqa: E402
 from make_experiments_tables import write_experiments  # noqa: E402
+from make_gpu_results import write_gpu  # noqa: E402
 from make_grid_tables import write_tables  # noqa: E402
 from make_learning_tables import write_learning  # noqa: E402
 
@@ -39,6 +40,7 @@ exclude_patterns = [
     "gallery/*.md5",
     "choose_tables.md",
     "experiments_tables.md",
+    "gpu_results.md",
     "grid_tables.md",
     "learning_tables.md",
     "sg_execution_times.rst",
@@ -88,7 +90,7 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "video", "large_data", "benchmarks", "changelog"),
+        *("experiments", "video", "large_data", "gpu", "benchmarks", "changelog"),
     )
 }
 html_theme_options = {
@@ -108,6 +110,7 @@ def _make_result_pages(app: Sphinx) -> None:
     results = HERE.parent / "benchmarks" / "results"
     write_page(results, HERE / "benchmarks.md")
     write_tables(results, HERE / "grid_tables.md")
+    write_gpu(results, HERE / "gpu_results.md")
     write_choose(results, HERE / "choose_tables.md")
     write_experiments(HERE.parent / "experiments" / "results", HERE / "experiments_tables.md")
     write_learning(HERE.parent / "experiments" / "results", HERE / "learning_tables.md")

@@ -25,7 +25,7 @@ beside each other on the page [which method for what](choose.md).
 """
 NONE_YET = "No results are stored yet; `make bench` writes them to `benchmarks/results/`."
 # Files that have a page of their own.
-ELSEWHERE = ("ablation.json", "arena.json", "grid.json")
+ELSEWHERE = ("ablation.json", "arena.json", "gpu.json", "grid.json")
 KEYS = ("title", "command", "hardware", "versions", "date", "tables", "notes")
 
 

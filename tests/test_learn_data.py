@@ -183,7 +183,7 @@ def test_held_out_entries_are_hidden_and_judged() -> None:
     assert p.observed[rows, columns].all() and np.array_equal(values, p.Y[rows, columns])
     assert not data.observed[rows, columns].any() and not data.Y[rows, columns].any()
     assert int(data.observed.sum()) + len(rows) == p.observed.sum()
-    sampled = set(zip(data._rows.tolist(), data._columns.tolist(), strict=True))
+    sampled = set(zip(data._entries.rows.tolist(), data._entries.columns.tolist(), strict=True))
     assert not sampled & set(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
@@ -336,7 +336,7 @@ BAD = [
     ([(P.Y, P.X), P.Y], "data[1] is data alone, data[0] one; give"),
     (P.Y[0], "data.ndim=1 is not 2; reshape"),
     ([P.Y, P.Y[0]], "data[1].ndim=1 is not 2; reshape"),
-    (P.Y[None], "data.ndim=3 is not 2; reshape"),
+    (P.Y[None], "data.ndim=3 is not 2; pass a list of matrices"),
     ([P.Y[:0]], "data[0].shape=(0, 50) has no entries"),
     ([P.Y + 0j], "data[0].dtype=complex128 is complex, which training does not take; pass real data"),
     ([np.full(SHAPE, "a")], "data[0].dtype=<U1 is not numeric"),
@@ -349,7 +349,8 @@ BAD = [
         [np.where(np.arange(50) < 3, P.Y, np.nan)],
         "of the rows or columns that have an observed entry; choose at most 1",
     ),
-    ([torch.ones(SHAPE)], "data[0]=torch.Tensor: tensors are not supported yet"),
+    ([torch.ones(SHAPE).to_sparse()], "data[0].layout=torch.sparse_coo is not dense; pass "),
+    ([torch.ones(SHAPE, dtype=torch.complex64)], "data[0].dtype=complex64 is complex"),
     ([(P.Y, P.X.T)], "data[0][1].shape=(50, 60) differs from data[0][0].shape=(60, 50)"),
     ([(P.Y, P.X), (P.Y, _with(np.nan, P.X))], "data[1][1][3, 4]=nan is not finite; a low-rank part has no missing"),
     ([(P.Y, _with(-np.inf, P.X))], "data[0][1][3, 4]=-inf is not finite"),

@@ -15,7 +15,11 @@ __version__ = "0.1.0"
 __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule", "__version__", "decompose"]
 
 # Loaded when first asked for: `import lrpca` stays quick.
-_ELSEWHERE = {"RobustPCA": "lrpca.estimator"}
+_ELSEWHERE = {
+    "BatchDecomposition": "lrpca.batches.result",
+    "RobustPCA": "lrpca.estimator",
+    "decompose_batch": "lrpca.batch",
+}
 _MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing", "video")
 
 

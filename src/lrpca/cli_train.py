@@ -43,6 +43,7 @@ _BEGIN = "Begin from this schedule: a shipped one, a .json, or a published .mat.
 _CHECKPOINT = "Where the state is put at intervals; MODEL.checkpoint.json, removed when done."
 _PATIENCE = "Stop when N evaluations (of twenty) have brought nothing."
 _FLOOR = "Thresholds of the recurrence never fall below X widths of the clean residuals (form paper)."
+_DEVICE = "Where matrices are read: cpu, cuda, or e.g. cuda:1."
 _PLOT = "Draw errors by layer and the course of training."
 
 
@@ -76,7 +77,7 @@ def add_train(app: "typer.Typer") -> None:
         patience: Annotated[int | None, option(metavar="N", help=_PATIENCE)] = None,
         floor: Annotated[float | None, option(metavar="X", help=_FLOOR)] = None,
         seed: Annotated[int, option(min=0, metavar="N", help="Seed of all that is drawn.")] = 0,
-        device: Annotated[str, option(metavar="WORD", help="cpu or cuda.")] = "cpu",
+        device: Annotated[str, option(metavar="WORD", help=_DEVICE)] = "cpu",
         checkpoint: Annotated[Path | None, option(metavar="FILE.json", help=_CHECKPOINT)] = None,
         resume: Annotated[bool, option("--resume", help="Go on from the checkpoint.")] = False,
         plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.decomposition import Decomposition, State
+from lrpca.devices import in_memory_of, is_tensor
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
 
 if TYPE_CHECKING:
+    from lrpca.matrices.dense import DenseMatrix
+    from lrpca.rank.choice import RankChoice
+    from lrpca.solvers.outcome import Outcome
+    from lrpca.solvers.run import Run
     from lrpca.task import Task
 
 # Category and text of a warning.
@@ -51,10 +56,10 @@ def decompose(
     ----------
     Y : array-like (n1, n2)
         NumPy array or memmap of any numeric type and order, masked array, numeric pandas or polars frame, scipy
-        sparse matrix (by densified blocks of rows; absent entries are zeros). Larger than memory, read in blocks: dask
-        array, zarr array, HDF5 dataset, path of a file or zarr store, list of paths (one above the other); with a
-        dask.distributed client, the cluster does the work. Rows are samples or frames. NaN is missing. Y is read in
-        place and never changed.
+        sparse matrix (by densified blocks of rows; absent entries are zeros). Torch tensor: results are tensors on its
+        device, and if that is a GPU, it does the work. Larger than memory, read in blocks: dask array, zarr array, HDF5
+        dataset, path of a file or zarr store, list of paths (one above the other); with a dask.distributed client, the
+        cluster does the work. Rows are samples or frames. NaN is missing. Y is read in place and never changed.
     rank : int, "auto", float or None
         Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. "auto", the default
         (or None): all components that stand out of the noise, see `Decomposition.rank_choice`. A number between 0 and
@@ -83,7 +88,8 @@ def decompose(
         Called with a `State` after every iteration; returning True stops. Where the rank is to be found, the iterations
         are those of the solution with it; they begin again if it turns out to be larger.
     mask : array-like of bool, optional
-        True where observed; shape of Y, (n1, 1) or (1, n2). It may be as large as Y and of the same kinds.
+        True where observed; shape of Y, (n1, 1) or (1, n2). It may be as large as Y and of the same kinds. Beside a
+        tensor, this and the next two are arrays, or tensors on the same device.
     start : (L, R), optional
         Factors to start from, instead of the spectral initialisation. Where the rank is to be found, their width is the
         first guess; there may be more components in the end, or fewer.
@@ -103,6 +109,7 @@ def decompose(
     Returns
     -------
     Decomposition
+        A `lrpca.decomposition_tensor.TensorDecomposition` if Y is a tensor.
 
     Warns
     -----
@@ -160,10 +167,10 @@ def decompose_quietly(
     options: dict[str, Any] | None = None,
 ) -> tuple[Decomposition, list[Complaint]]:
     """Do what `decompose` does, and return what it would warn of: catching warnings is not safe among threads."""
+    from lrpca.decomposition_tensor import TensorDecomposition, showing_tensors
     from lrpca.matrices.accept import accept
+    from lrpca.matrices.accept_tensor import host_argument, results_device
     from lrpca.matrices.room import with_room
-    from lrpca.matrices.sampling import SAMPLE_SIZE, draw_sample
-    from lrpca.rank.search import solve_unknown_rank
     from lrpca.results import assemble
     from lrpca.task import Task
 
@@ -177,32 +184,45 @@ def decompose_quietly(
     plain = not given and schedule is None and start is None and row_weight is None
     if method == "auto" and plain and pays_to_sample(matrix.shape, asked if isinstance(asked, int) else 1):
         chosen = find_method("sampled")
-    weight = _check_weight(row_weight, matrix.shape[0])
+    device = results_device(Y, matrix)
+    _refuse_off_device(chosen, matrix)
+    weight = _check_weight(host_argument(row_weight, "row_weight", device), matrix.shape[0])
+    if isinstance(start, tuple | list):
+        start = tuple(host_argument(factor, "start", device) for factor in start)
     plan = _resolve_schedule(schedule) if chosen.schedule else None
     rng = _generator(random_state)
-    limits = _check_tol(tol, chosen, plan, matrix.arithmetic), _check_max_iter(max_iter, chosen.max_iter)
-    # What is too small to be sampled is solved by the default, to the bit.
-    exact = chosen.schedule or chosen.name == "sampled"
-    stored = matrix
-    try:
-        if not chosen.streams:
-            matrix = with_room(matrix, chosen.name, chosen.held)
-        size = given.get("sample_size", SAMPLE_SIZE)
-        sample = draw_sample(matrix, rng, size=size, row_weight=weight, exact=exact)
-        task = Task(matrix, chosen, plan, given, *limits, rng, sample, weight)
-        matrix.fit_range_to(sample.values)
-        first = _check_start(start, task, asked)
-        if asked is None or isinstance(asked, int):
-            run, outcome = task.solve(asked, first, callback)
-            choice = None
-        else:
-            run, outcome, choice = solve_unknown_rank(task, asked, first, callback)
-    finally:
-        matrix.close()
-        stored.close()
-    # What was read in blocks stays where it is, whatever the method did with it.
-    result = assemble(run, outcome, choice).with_data(stored)
+    limits = check_tol(tol, chosen, plan, matrix.arithmetic), _check_max_iter(max_iter, chosen.max_iter)
+    if device is not None and callback is not None:
+        callback = showing_tensors(callback, device, matrix.result)
+
+    def solved() -> tuple[Decomposition, Task]:
+        held = matrix
+        try:
+            if not chosen.streams:
+                held = with_room(matrix, chosen.name, chosen.held)
+            task = Task.drawn(held, chosen, plan, given, limits, rng, weight)
+            run, outcome, choice = _solve(task, asked, _check_start(start, task, asked), callback)
+        finally:
+            held.close()
+            matrix.close()
+        # What was read in blocks stays where it is, whatever the method did with it.
+        return assemble(run, outcome, choice).with_data(matrix), task
+
+    result, task = in_memory_of(device, solved, matrix.shape)
+    if device is not None:
+        result = TensorDecomposition.of(result, device)
     return result, _complaints(result, task, max_iter)
+
+
+def _solve(
+    task: Task, asked: int | float | str | None, start: Any, callback: Callable[[State], object] | None
+) -> tuple[Run, Outcome, RankChoice | None]:
+    """Return a run, what came of it, and how the rank was found, if it was to be."""
+    from lrpca.rank.search import solve_unknown_rank
+
+    if asked is None or isinstance(asked, int):
+        return *task.solve(asked, start, callback), None
+    return solve_unknown_rank(task, asked, start, callback)
 
 
 def check_settings(method: str, schedule: Any, tol: Any, max_iter: Any, random_state: Any) -> None:
@@ -210,7 +230,7 @@ def check_settings(method: str, schedule: Any, tol: Any, max_iter: Any, random_s
     chosen = find_method(method)
     _refuse_unused(chosen, schedule=schedule)
     plan = _resolve_schedule(schedule) if chosen.schedule else None
-    _check_tol(tol, chosen, plan, np.dtype(np.float64))
+    check_tol(tol, chosen, plan, np.dtype(np.float64))
     _check_max_iter(max_iter, chosen.max_iter)
     _generator(random_state)
 
@@ -219,6 +239,13 @@ def _refuse_unused(method: Method, **arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None and not getattr(method, name):
             raise ValueError(f"{name} is not used by method={method.name!r}; leave it out, or use {able_to(name)}")
+
+
+def _refuse_off_device(method: Method, matrix: DenseMatrix) -> None:
+    if is_tensor(getattr(matrix, "array", None)) and not method.device:
+        raise ValueError(
+            f"method={method.name!r} does not run on a GPU; pass Y.cpu(), or use one of {able_to('device')}"
+        )
 
 
 def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | float | str | None:
@@ -266,7 +293,8 @@ def _resolve_schedule(schedule: Any) -> Schedule:
     raise TypeError(f"schedule={type(schedule).__name__} is not a Schedule, a name or a path; see lrpca.Schedule")
 
 
-def _check_tol(tol: Any, method: Method, schedule: Schedule | None, arithmetic: Any) -> float:
+def check_tol(tol: Any, method: Method, schedule: Schedule | None, arithmetic: Any) -> float:
+    """Return a tolerance, or that of the method where it is None: never below what the arithmetic can show."""
     if tol is None:
         if schedule is not None and schedule.kind == "absolute":
             return _ABSOLUTE_TOL
@@ -321,7 +349,7 @@ def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any
         raise ValueError("start contains NaN or inf; pass finite factors")
     if not L.any() or not R.any():
         raise ValueError("start is all zero, which the iteration cannot leave; omit start for the spectral one")
-    return L, R
+    return task.matrix.place(L), task.matrix.place(R)
 
 
 _ADVICE = {

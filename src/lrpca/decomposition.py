@@ -249,6 +249,15 @@ class Decomposition:
         coefficients = robust_coefficients(matrix, self.R, self.noise_level)
         return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
 
+    def to_numpy(self) -> Decomposition:
+        """Return the same with NumPy arrays on the host: itself, unless Y is a tensor.
+
+        Returns
+        -------
+        Decomposition
+        """
+        return self
+
     def write_sparse(
         self,
         path: str | Path,
@@ -315,7 +324,8 @@ class Decomposition:
         ----------
         path : str or Path
         Y : array-like, optional
-            The data it was made from, if `sparse` and `outliers` are wanted.
+            The data it was made from, if `sparse` and `outliers` are wanted. With a torch tensor, all is tensors on its
+            device.
         mask : array-like of bool, optional
             As it was given to `decompose`.
 
@@ -324,6 +334,7 @@ class Decomposition:
         Decomposition
         """
         from lrpca.matrices.accept import accept
+        from lrpca.matrices.accept_tensor import results_device
 
         if not Path(path).is_file():
             raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
@@ -372,6 +383,11 @@ class Decomposition:
                     f"Y.shape={matrix.shape} is not {(len(result.L), len(result.R))}; pass the data it was made from"
                 )
             result._matrix = matrix
+            device = results_device(Y, matrix)
+            if device is not None:
+                from lrpca.decomposition_tensor import TensorDecomposition
+
+                return TensorDecomposition.of(result, device)
         return result
 
     @property
@@ -409,9 +425,12 @@ class Decomposition:
         n1, n2 = len(self.L), len(self.R)
         state = "converged" if self.converged else "not converged"
         return (
-            f"<Decomposition {n1} x {n2}, rank {self.rank}, {state} ({self.reason}) after {self.n_iter} iterations, "
-            f"{100 * self.outlier_fraction:.1f}% outliers>"
+            f"<{type(self).__name__} {n1} x {n2}{self._where()}, rank {self.rank}, {state} ({self.reason}) after "
+            f"{self.n_iter} iterations, {100 * self.outlier_fraction:.1f}% outliers>"
         )
+
+    def _where(self) -> str:
+        return ""
 
     def _check(self) -> None:
         """Raise ValueError where the parts do not belong together."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.devices import is_tensor
 from lrpca.matrices.accept import accept
+from lrpca.matrices.accept_tensor import host_array
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.large import LARGE, is_dask, is_list_of_paths, is_path
 
@@ -36,7 +38,7 @@ def validated(
     least_samples: int = 1,
 ) -> Any:
     """Return X as an array, a CSR matrix or a chunked matrix, neither copied nor read where it is one already."""
-    X = unwrapped(X)
+    X = _of_tensor(unwrapped(X))
     if is_stored(X):
         matrix = _opened(X)
         if isinstance(matrix, ChunkedMatrix):
@@ -74,6 +76,17 @@ def check_table(
             f"X has {features} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
             "features as input; pass rows like those of the fit"
         )
+
+
+def _of_tensor(X: Any) -> Any:
+    """Return a tensor on the CPU as the array of its memory, and anything else as it is."""
+    if not is_tensor(X):
+        return X
+    if X.device.type != "cpu":
+        raise TypeError(
+            f"X.device={X.device}: estimators work on the CPU; pass X.cpu(), or use lrpca.decompose, which runs there"
+        )
+    return host_array(X)
 
 
 def _opened(X: Any) -> Any:

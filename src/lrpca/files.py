@@ -297,7 +297,7 @@ def write_result(
         The file system refused; nothing half-written is left, but for S and L Rᵀ in a zarr group, which say
         themselves how far they go.
     """
-    target = Path(path)
+    target, decomposition = Path(path), decomposition.to_numpy()
     if _is_store(target):
         from lrpca.zarr_files import write_store
 

@@ -79,7 +79,7 @@ def own_gram_directions(
 def kept_share(result: Pass) -> float:
     """Return kept entries over all entries, k p: what fraction of the gradient a pass has seen."""
     n1, n2 = len(result.kept_by_row), len(result.kept_by_column)
-    return float(result.kept_by_row.sum()) / (n1 * n2)
+    return result.n_kept / (n1 * n2)
 
 
 def without_double_counting(
@@ -114,6 +114,10 @@ class Retracted:
         root = np.sqrt(self.values)
         return self.U * root, self.V * root
 
+    def vectors(self) -> tuple[Any, Any]:
+        """Return U and V."""
+        return self.U, self.V
+
     def moved(
         self,
         absent: Any,  # (r,) bool
@@ -137,17 +141,18 @@ def retract(
 
     With weights, U is orthonormal and the approximation best in the weighted rows (U of weight 0 follows from V).
     """
+    if not isinstance(dL, np.ndarray):
+        from lrpca.matrices import device_step
+
+        found = device_step.retract(L, R, dL, dR, weight)
+        if found is not None:
+            return found
     root = None if weight is None else np.sqrt(weight)[:, None]
     left, d_left = (L, dL) if root is None else (root * L, root * dL)
     r = L.shape[1]
     U, Q_U, old_L, along_L, new_L = _split(left, d_left)
     V, Q_V, old_R, along_R, new_R = _split(R, dR)
-    before = np.zeros((2 * r, 2 * r), np.result_type(old_L, old_R))
-    before[:r, :r] = old_L @ old_R.T
-    after = before.copy()
-    after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
-    after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
-    P, values, Zh = _svd(after)
+    P, values, Zh, before = retracted_core(old_L, along_L, new_L, old_R, along_R, new_R)
     V_new = np.concatenate([V, Q_V], axis=1) @ Zh[:r].T
     if root is None:
         U_new = np.concatenate([U, Q_U], axis=1) @ P[:, :r]
@@ -155,6 +160,19 @@ def retract(
         inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
         U_new = ((L + dL) @ (R.T @ V_new.conj()) + L @ (dR.T @ V_new.conj())) * inverse
     return Retracted(U_new, values[:r], V_new, P[:, :r], Zh[:r], before, float(values[r]))
+
+
+def retracted_core(
+    old_L: Any, along_L: Any, new_L: Any, old_R: Any, along_R: Any, new_R: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Return the SVD of X after a step, and X before it, in the coordinates of `_split` (all of them (r, r))."""
+    r = len(old_L)
+    before = np.zeros((2 * r, 2 * r), np.result_type(old_L, old_R))
+    before[:r, :r] = old_L @ old_R.T
+    after = before.copy()
+    after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
+    after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
+    return *_svd(after), before
 
 
 def _split(
@@ -169,6 +187,17 @@ def _split(
     rest = rest - Q @ again
     P = orthonormal(rest)
     return Q, P, Q.conj().T @ M, along + again, P.conj().T @ rest
+
+
+def all_finite(
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+) -> bool:
+    """Tell whether all entries of both are finite."""
+    if not isinstance(dL, np.ndarray):
+        # Squares of entries that lead anywhere stay far within the range of numbers.
+        return (dL.surely_finite and dR.surely_finite) or math.isfinite(dL.energy_with(dR))
+    return bool(np.isfinite(dL).all() and np.isfinite(dR).all())
 
 
 def change_of_product(
@@ -189,7 +218,10 @@ def product_norm(
 ) -> float:
     """Return ‖L Rᵀ‖ without forming it."""
     with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.sum(gram(L) * gram(R)).real)
+        if isinstance(L, np.ndarray):
+            square = float(np.sum(gram(L) * gram(R)).real)
+        else:
+            square = L.product_energy(R)
     return math.sqrt(max(0.0, square)) if square == square else math.inf
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lrpca.matrices.accept_tensor import on_host
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
@@ -169,7 +171,7 @@ def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> 
     5
     """
     # L = U Σ^½ and R = V Σ^½, so the columns of both have the norms σ^½.
-    values = np.linalg.norm(decomposition.L, axis=0) * np.linalg.norm(decomposition.R, axis=0)
+    values = np.linalg.norm(on_host(decomposition.L), axis=0) * np.linalg.norm(on_host(decomposition.R), axis=0)
     axes = _axes(ax)
     bars = axes.bar(np.arange(1, values.size + 1), values, width=0.6)
     if values.min() > 0:
@@ -218,10 +220,10 @@ def residual_histogram(
     >>> Y = lrpca.testing.planted().Y
     >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=5))
     """
-    data = np.asarray(Y)
+    data = np.asarray(on_host(Y))
     rng = np.random.default_rng(random_state)
     i, j = (rng.integers(n, size=n_samples) for n in data.shape)
-    fit = np.einsum("kr,kr->k", decomposition.L[i], decomposition.R[j])
+    fit = np.einsum("kr,kr->k", on_host(decomposition.L)[i], on_host(decomposition.R)[j])
     residual = data[i, j].astype(fit.dtype) - fit
     signed = not np.iscomplexobj(residual)
     residual = residual[np.isfinite(residual)] if signed else np.abs(residual[np.isfinite(residual)])

@@ -243,14 +243,15 @@ def _regress(
     enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
     # Residuals below rounding are all the same.
     floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
-    coefficients = _weighted(values, weights, Q)
+    fit = _LeastSquares(Q)
+    coefficients = fit.coefficients(values, weights)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         scale = row_quantile(size, 0.5)
         # Weights 1 / |d|, bounded; the bound falls as the fit settles.
         bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
-        coefficients = _weighted(values, weights, Q)
+        coefficients = fit.coefficients(values, weights)
     size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
     ceiling = row_quantile(size, _HIGH) if annealed else np.zeros(len(size))
     for step in range(_REDESCENDING_STEPS):
@@ -259,20 +260,38 @@ def _regress(
         level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(floor, ceiling * _FALL**step))
         kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
         weights = np.where(enough, kept, observed).astype(float)
-        coefficients = _weighted(values, weights, Q)
+        coefficients = fit.coefficients(values, weights)
     return coefficients
 
 
-def _weighted(values: Any, weights: Any, Q: Any) -> Any:
-    """Return the weighted least-squares coefficients of every row."""
-    rank = Q.shape[1]
-    grams = np.zeros((len(values), rank * rank), Q.dtype)
-    tile = max(1, _PAIRS // max(1, rank * rank))
-    for start in range(0, len(Q), tile):
-        part = Q[start : start + tile]
-        pairs = (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), rank * rank)
-        grams += weights[:, start : start + tile] @ pairs
-    return solve_each(grams.reshape(-1, rank, rank), (weights * values) @ Q.conj())
+class _LeastSquares:
+    """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
+
+    def __init__(
+        self,
+        Q: Any,  # (n2, r)
+    ) -> None:
+        self._Q, self._conjugate = Q, Q.conj()
+        rank = Q.shape[1]
+        self._tile = max(1, _PAIRS // max(1, rank * rank))
+        self._pairs = self._pairs_of(0) if len(Q) <= self._tile else None
+
+    def coefficients(
+        self,
+        values: Any,  # (m, n2)
+        weights: Any,  # (m, n2)
+    ) -> Any:
+        """Return the weighted least-squares coefficients of every row."""
+        rank = self._Q.shape[1]
+        grams = np.zeros((len(values), rank * rank), self._Q.dtype)
+        for start in range(0, len(self._Q), self._tile):
+            pairs = self._pairs_of(start) if self._pairs is None else self._pairs
+            grams += weights[:, start : start + self._tile] @ pairs
+        return solve_each(grams.reshape(-1, rank, rank), (weights * values) @ self._conjugate)
+
+    def _pairs_of(self, start: int) -> Any:
+        part = self._Q[start : start + self._tile]
+        return (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), -1)
 
 
 def row_quantile(

@@ -54,7 +54,7 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=_counted(matrix.reads),
-        diagnosis=_diagnose(
+        diagnosis=diagnose(
             outcome,
             matrix.shape,
             found,
@@ -65,12 +65,15 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
             run.settings.get("fallback"),
         ),
         method=run.method.name,
-        settings={
-            name: sorted(value) if isinstance(value, frozenset) else value for name, value in run.settings.items()
-        },
+        settings=told_settings(run.settings),
         estimated=tuple(run.estimated),
         rank_choice=choice,
     )
+
+
+def told_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as users and files are told them: sets as sorted lists."""
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in settings.items()}
 
 
 def _counted(reads: float) -> int | float:
@@ -91,23 +94,26 @@ def _still_to_go(run: Run, outcome: Outcome) -> float:
     return 0.0
 
 
-def _diagnose(
+def diagnose(
     outcome: Outcome,
     shape: tuple[int, int],
     found: int,
     fraction: float,
     threshold: float,
     zeros: float,
-    choice: RankChoice | None,
-    fallback: str | None,
+    choice: RankChoice | None = None,
+    fallback: str | None = None,
 ) -> Diagnosis:
+    """Return what can be seen of rows, columns, components and S, and what looks odd, in words."""
     if outcome.survey is None or outcome.kept is None:
         # A method that does not look at every entry, or does not tell.
         shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
     else:
-        observed = (outcome.survey.observed_by_row, outcome.survey.observed_by_column)
-        shares = [_share(part, whole) for part, whole in zip(outcome.kept, observed, strict=True)]
-        idle = [np.flatnonzero(part == 0) for part in outcome.kept]
+        facts = outcome.survey
+        observed = [np.asarray(counts) for counts in (facts.observed_by_row, facts.observed_by_column)]
+        kept = [np.asarray(counts) for counts in outcome.kept]
+        shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
+        idle = [np.flatnonzero(part == 0) for part in kept]
     components = found if outcome.components is None else outcome.components
     messages = [] if choice is None else concerns(choice)
     if fallback is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lrpca.decomposition import State
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
+from lrpca.matrices.sampling import SAMPLE_SIZE, Sample, draw_sample
 from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import METHODS, Method
 from lrpca.solvers.outcome import Outcome
@@ -35,6 +35,25 @@ class Task:
     rng: np.random.Generator
     sample: Sample
     row_weight: Any = None  # (n1,)
+
+    @classmethod
+    def drawn(
+        cls,
+        matrix: DenseMatrix,
+        method: Method,
+        schedule: Schedule | None,
+        options: dict[str, Any],
+        limits: tuple[float, int],  # tol and max_iter
+        rng: np.random.Generator,
+        row_weight: Any,  # (n1,)
+    ) -> Task:
+        """Return a task whose sample is drawn from the matrix, which is told of the range of its numbers."""
+        # What is too small to be sampled is solved by the default, to the bit.
+        exact = method.schedule or method.name == "sampled"
+        size = options.get("sample_size", SAMPLE_SIZE)
+        sample = draw_sample(matrix, rng, size=size, row_weight=row_weight, exact=exact)
+        matrix.fit_range_to(sample.values)
+        return cls(matrix, method, schedule, options, *limits, rng, sample, row_weight)
 
     @property
     def prunes(self) -> bool:

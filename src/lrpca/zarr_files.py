@@ -90,6 +90,7 @@ def write_sparse(
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
     check_zarr()
+    decomposition = decomposition.to_numpy()
     source = _source(decomposition)
     _refuse_input(path, source)
     make_way(path, overwrite=overwrite, formats=(SPARSE,))
@@ -170,6 +171,7 @@ def write_low_rank(
         has them.
     """
     check_zarr()
+    decomposition = decomposition.to_numpy()
     L, R = decomposition.L, decomposition.R
     shape, dtype = (len(L), len(R)), L.dtype
     matrix = decomposition.data_in_blocks()
@@ -226,6 +228,7 @@ def write_store(
     import zarr
 
     target, written = Path(path), [Path(path)]
+    decomposition = decomposition.to_numpy()
     L, R = decomposition.L, decomposition.R
     norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (L, R)]
     arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]}

@@ -36,6 +36,12 @@ class Pass:
     norm_D: float | None = None  # ‖D‖, over observed entries, when asked
     row_grams: Any = None  # (n1, r, r), when asked
     column_grams: Any = None  # (n2, r, r), when asked
+    counted: float | None = None  # all kept entries, where they were counted with the rest
+
+    @property
+    def n_kept(self) -> float:
+        """How many entries were kept in all."""
+        return float(self.kept_by_row.sum()) if self.counted is None else self.counted
 
     @property
     def kept(self) -> Kept:
@@ -53,6 +59,7 @@ class Pass:
             self.norm_D,
             self.column_grams,
             self.row_grams,
+            self.counted,
         )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from lrpca.atomic import replacing
 
 _FORMAT, _VERSION = "lrpca-checkpoint", 1
+# What may change when training goes on: numbers are kept on the CPU, whatever has made them.
+_MAY_DIFFER = {"device"}
 
 
 class Checkpoint:
@@ -19,7 +21,7 @@ class Checkpoint:
     ----------
     path : str or path-like
     settings : dict
-        What makes this training this one. A file of another one is refused.
+        What makes this training this one. A file of another one is refused; the device may be another one.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
@@ -63,7 +65,7 @@ class Checkpoint:
         return content
 
     def _compare(self, name: str, theirs: dict[str, Any]) -> None:
-        for key in sorted(self._settings.keys() | theirs.keys()):
+        for key in sorted((self._settings.keys() | theirs.keys()) - _MAY_DIFFER):
             mine, other = self._settings.get(key), theirs.get(key)
             if mine != other:
                 raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def plain_torch(device: str) -> Iterator[None]:
+    """Keep a caller's autocast away, which rounds to sixteen bits, and a default device: numbers are on the CPU."""
+    with ExitStack() as settings:
+        for kind in sorted({"cpu", torch.device(device).type}):
+            settings.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            settings.enter_context(torch.device("cpu"))
+        yield
+
+
 class Judge:
     """Held-out problems, the same ones all along.
 
@@ -163,32 +174,3 @@ def unpack_parameters(network: UnrolledNetwork, packed: dict[str, Any]) -> None:
             if values.shape != parameter.shape:
                 raise ValueError(f"{name} has {len(values)} numbers, {len(parameter)} are needed")
             parameter.copy_(values)
-
-
-def pack_optimiser(optimiser: Any) -> dict[str, Any]:
-    """Return the state of an optimiser without tensors."""
-    content = optimiser.state_dict()
-    state = {
-        str(index): {key: value.tolist() if torch.is_tensor(value) else value for key, value in entry.items()}
-        for index, entry in content["state"].items()
-    }
-    rates = [{"lr": group["lr"]} for group in content["param_groups"]]
-    return {"state": state, "rates": rates}
-
-
-def unpack_optimiser(optimiser: Any, packed: dict[str, Any]) -> None:
-    """Put a packed state back into an optimiser of the same kind."""
-    content = optimiser.state_dict()
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    for index, entry in packed["state"].items():
-        like = parameters[int(index)]
-        content["state"][int(index)] = {
-            # The count of steps is a single-precision scalar, everything else like the parameter.
-            key: torch.tensor(value, dtype=torch.float32 if key == "step" else like.dtype)
-            if isinstance(value, list | float)
-            else value
-            for key, value in entry.items()
-        }
-    for group, rate in zip(content["param_groups"], packed["rates"], strict=True):
-        group.update(rate)
-    optimiser.load_state_dict(content)

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.learn.course import Course, pack_optimiser, pack_parameters, unpack_optimiser, unpack_parameters
+from lrpca.learn.adam import Adam
+from lrpca.learn.course import Course, pack_parameters, unpack_parameters
 from lrpca.learn.network import UnrolledNetwork, check_finite
 from lrpca.learn.problems import Source
 from lrpca.learn.tensors import Data, prepare
@@ -82,14 +83,13 @@ class FastCourse(Course):
         self._trained = torch.ones_like(network.thresholds)
         self._trained[[layer for layer in frozen if layer < len(self._trained)]] = 0.0
         slow = [network.steps, *([network.tail] if network.tail.requires_grad else [])]
-        groups = [{"params": [network.thresholds], "lr": learning_rate}, {"params": slow, "lr": learning_rate / 2}]
-        self._optimiser = torch.optim.Adam(groups, betas=(0.9, 0.95))
+        self._optimiser = Adam([[network.thresholds], slow], [learning_rate, learning_rate / 2], decays=(0.9, 0.95))
 
     def step(self) -> float:
         """Take one step on the next problem."""
         self._set_rates()
         data = self._draw(self.position)
-        self._optimiser.zero_grad()
+        self._optimiser.clear()
         floor = math.log(_ROUNDING[data.dtype])
         layers = self.network.layers(data, self._depth_now())
         logs = torch.stack([data.log_loss(layer.L, layer.R) for layer in layers][1:])
@@ -133,8 +133,7 @@ class FastCourse(Course):
 
     def _set_rates(self) -> None:
         part = max(_LAST_RATE, 0.5 * (1 + math.cos(math.pi * self.position / max(1, self.total))))
-        for group, share in zip(self._optimiser.param_groups, (1.0, 0.5), strict=True):
-            group["lr"] = share * part * self._rate
+        self._optimiser.rates = [share * part * self._rate for share in (1.0, 0.5)]
 
     @property
     def finishing(self) -> str | None:
@@ -179,14 +178,14 @@ class FastCourse(Course):
         return {
             "position": self.position,
             "parameters": pack_parameters(self.network),
-            "optimiser": pack_optimiser(self._optimiser),
+            "optimiser": self._optimiser.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to such a state."""
         self.position = int(state["position"])
         unpack_parameters(self.network, state["parameters"])
-        unpack_optimiser(self._optimiser, state["optimiser"])
+        self._optimiser.restore(state["optimiser"])
 
 
 def drawn_from(source: Source, seed: int, *, dtype: Any, device: Any) -> Callable[[int], Data]:
@@ -212,7 +211,7 @@ def first_guess(form: Schedule, data: Data, layers: int, *, model: str) -> Sched
     clip = _INITIAL_CLIP * float(data.Y.abs().median() or data.Y.abs().mean())
     thresholds, steps = [clip], [0.0]
     with torch.no_grad():
-        L, R = data.start(torch.tensor(clip, dtype=data.dtype, device=data.device))
+        L, R = data.start(torch.tensor(clip, dtype=torch.float64))
         check_finite(L, R, 0)
         for k in range(1, layers + 1):
             width = _INITIAL_MULTIPLE * float(data.width(L, R))

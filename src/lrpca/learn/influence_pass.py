@@ -4,8 +4,9 @@ C is never stored. Going back, its adjoint is ``C̄ = Ā Rᵀ + L B̄ᵀ`` with 
 it is made again together with the residual. A layer so costs two reads of Y and keeps nothing but its factors, where
 plain automatic differentiation keeps half a dozen matrices of the size of Y.
 
-On the processor the two reads are the solver's fused kernels (`lrpca.matrices.differentiable`); on a device they are
-torch, block of rows by block of rows.
+On the CPU the two reads are the solver's fused kernels (`lrpca.matrices.differentiable`). On a device they are
+torch, block of rows by block of rows; the factors come from the CPU and the products go back there, in one
+transfer each way.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from lrpca.influence import Levels
+from lrpca.learn.transfer import send
 from lrpca.matrices.differentiable import DifferentiableMatrix
 
-# Entries of one block of rows: its temporaries stay in the second-level cache of a processor.
-_BLOCK, _BLOCK_ON_DEVICE = 1 << 17, 1 << 26
+# Entries of one block of rows: its temporaries stay in the second-level cache of a CPU. On a device, where every
+# operation is a call, they are to be few and to fit beside Y: six or seven temporaries of 128 MiB.
+_BLOCK, _BLOCK_ON_DEVICE = 1 << 17, 1 << 24
 
 
 class _FusedPass(torch.autograd.Function):
@@ -50,10 +53,11 @@ class _FusedPass(torch.autograd.Function):
 
 
 class _PlainPass(torch.autograd.Function):
-    """See `influence_pass`; Y is a tensor anywhere."""
+    """See `influence_pass`; Y is a tensor anywhere, in whose type the sums are."""
 
     @staticmethod
     def forward(ctx: Any, Y: Any, observed: Any, L: Any, R: Any, clip: Any, level: Levels) -> tuple[Any, Any, Any, Any]:
+        place, (L, R) = L, send((L, R), Y)
         CA = torch.empty_like(L)
         CtB = torch.zeros_like(R)
         by_row = torch.empty(Y.shape[0], dtype=torch.int64, device=Y.device)
@@ -73,6 +77,7 @@ class _PlainPass(torch.autograd.Function):
             CtB.addmm_(C.T, L[rows])
         ctx.save_for_backward(Y, observed, L, R, clip)
         ctx.level = level
+        CA, CtB, by_row, by_column = send((CA, CtB, by_row, by_column), place)
         ctx.mark_non_differentiable(by_row, by_column)
         return CA, CtB, by_row, by_column
 
@@ -80,8 +85,9 @@ class _PlainPass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, A_bar: Any, B_bar: Any, *_: Any) -> Any:
         Y, observed, L, R, clip = ctx.saved_tensors
+        place, (A_bar, B_bar) = A_bar, send((A_bar, B_bar), Y)
         L_bar, R_bar = torch.empty_like(L), torch.zeros_like(R)
-        clip_bar = torch.zeros_like(clip)
+        clip_bar = torch.zeros((), dtype=Y.dtype, device=Y.device)
         right = torch.cat([R, B_bar], dim=1)
         for rows in _blocks(Y):
             D = torch.addmm(Y[rows], L[rows], R.T, alpha=-1)
@@ -98,7 +104,8 @@ class _PlainPass(torch.autograd.Function):
             D_bar = C_bar.masked_fill_(clipped, 0.0)
             L_bar[rows] = block_bar.addmm_(D_bar, R, alpha=-1)
             R_bar.addmm_(D_bar.T, L[rows], alpha=-1)
-        return None, None, L_bar, R_bar, clip_bar, None
+        L_bar, R_bar, clip_bar = send((L_bar, R_bar, clip_bar), place)
+        return None, None, L_bar, R_bar, clip_bar.to(clip.dtype), None
 
 
 def influence_pass(
@@ -115,7 +122,10 @@ def influence_pass(
 
     Parameters
     ----------
-    Y, observed, L, R : Tensor
+    Y, observed : Tensor
+        On any device.
+    L, R : Tensor
+        On the same one or on the CPU; what is returned is beside them.
     clip, cutoff : Tensor
         ψ clips at `clip` and is zero beyond `cutoff`. Entries up to `cutoff` are kept, up to `clip` if that is
         infinite.
@@ -124,7 +134,6 @@ def influence_pass(
 
     The gradient is that of a single finite problem, in which no entry crosses the cutoff: the cutoff has none.
     """
-    # One transfer from a device.
     low, high = torch.stack((clip.detach(), cutoff.detach())).tolist()
     level = Levels(low, high, high if high < float("inf") else low)
     # Training may make a threshold negative or NaN, which the solver does not know.

@@ -26,6 +26,7 @@ from lrpca.kernels.reference import Pass
 from lrpca.learn.influence_pass import influence_pass
 from lrpca.learn.retraction import retract
 from lrpca.learn.tensors import Data
+from lrpca.learn.transfer import multiplied
 from lrpca.schedule import Schedule
 from lrpca.solvers.adaptive import LEAST_KEPT_SOFT
 from lrpca.solvers.lagging import lagging, needs_own_grams
@@ -170,14 +171,14 @@ class UnrolledNetwork(torch.nn.Module):
         FloatingPointError
             An iterate has become infinite, or has lost its rank.
         """
-        clip = self.numbers(0).threshold.to(data.dtype).to(data.device) * data.unit(self._form.kind)
+        clip = data.placed(self.numbers(0).threshold) * data.unit(self._form.kind)
         L, R = data.start(clip) if start is None else start
         check_finite(L, R, after)
         yield Layer(L, R, clip, torch.zeros((), dtype=data.dtype), 1.0)
         last: Any = None
         result: Pass | None = None
         for k in range(after + 1, depth + 1):
-            threshold, number = (value.to(data.dtype).to(data.device) for value in self.numbers(k))
+            threshold, number = (data.placed(value) for value in self.numbers(k))
             behind = self._looks_back and lagging(result, data.survey)
             by_recurrence = threshold
             last = threshold = self._threshold(threshold, data, L, R, last, k, patient=behind)
@@ -206,7 +207,7 @@ class UnrolledNetwork(torch.nn.Module):
         if self._form.kind == "absolute":
             if self._form.floor is None or k <= max(1, self._free):
                 return number
-            phi = self._value(self.tail)[1].to(data.dtype).to(data.device)
+            phi = data.placed(self._value(self.tail)[1])
             held = torch.clamp(phi, min=PATIENT_TAIL) if patient else phi
             return torch.maximum(held * last, self._form.floor * data.width(L, R))
         wanted = torch.clamp(number * data.width(L, R), min=data.least)
@@ -253,12 +254,10 @@ class UnrolledNetwork(torch.nn.Module):
     ) -> tuple[Any, Any]:
         """Return the directions with each row and column solved by the Gram of its own kept entries."""
         limit = cutoff if bool(torch.isfinite(cutoff)) else threshold
-        with torch.no_grad():
-            kept = (data.Y - L @ R.T).abs_() <= limit
-            kept = (kept if data.observed is None else kept & data.observed).to(data.dtype)
+        kept = data.kept(L, R, limit)
         r = L.shape[1]
-        rows = (kept @ _outer(R)).reshape(-1, r, r) + share * OWN_GRAM_DAMPING * (R.T @ R)
-        columns = (kept.T @ _outer(L)).reshape(-1, r, r) + share * OWN_GRAM_DAMPING * (L.T @ L)
+        rows = multiplied(kept, _outer(R)).reshape(-1, r, r) + share * OWN_GRAM_DAMPING * (R.T @ R)
+        columns = multiplied(kept.T, _outer(L)).reshape(-1, r, r) + share * OWN_GRAM_DAMPING * (L.T @ L)
         return _solve_each(rows, CA), _solve_each(columns, CtB)
 
     def schedule(self, meta: dict[str, Any] | None = None) -> Schedule:

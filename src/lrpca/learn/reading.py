@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lrpca.devices import is_tensor
 from lrpca.files import read_matrix
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
@@ -178,6 +179,11 @@ def fingerprint(arrays: Iterable[Any]) -> str:
 
 def _accepted(item: Any, name: str) -> DenseMatrix:
     """Return an array or file as a matrix of real numbers; messages name it as the user knows it."""
+    if getattr(item, "ndim", 2) == 3:
+        raise ValueError(f"{name}.ndim=3 is not 2; pass a list of matrices, e.g. list({name})")
+    if is_tensor(item) and item.device.type != "meta":
+        # Blocks are cut here, and only they go to a device.
+        item = item.detach().cpu()
     try:
         matrix = accept(read_matrix(item) if isinstance(item, str | os.PathLike) else item)
     except (ValueError, TypeError) as error:

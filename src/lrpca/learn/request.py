@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lrpca.devices import check_device
 from lrpca.learn.course import Course, Judge
 from lrpca.learn.fast import FastCourse, drawn_from, first_guess
 from lrpca.learn.network import MODELS, UnrolledNetwork
@@ -155,7 +156,7 @@ def resolve(
         raise ValueError(f"outlier_fraction={outlier_fraction!r} is not a number from 0 to below 1; e.g. 0.1")
     if learning_rate is not None and not (_is_real(learning_rate) and 0 < float(learning_rate) < 10):
         raise ValueError(f"learning_rate={learning_rate!r} is not a number between 0 and 10; e.g. 0.05")
-    _check_device(device)
+    place = check_device(device)
     given = isinstance(form, Schedule)
     plan = form if isinstance(form, Schedule) else FORMS[form]
     adaptive = plan.kind == "adaptive"
@@ -183,7 +184,7 @@ def resolve(
         steps=_steps(steps, way, model, layers, int(depth), adaptive),
         learning_rate=float(learning_rate or _rate(way, adaptive)),
         patience=None if patience is None else int(patience),
-        device=str(device),
+        device=str(place),
     )
 
 
@@ -206,7 +207,8 @@ def make_course(request: Request, source: Source) -> tuple[Course, Judge]:
         )
         return course, Judge(judges)
     draw = drawn_from(training, request.seed, dtype=torch.float64, device=device)
-    begin = _begin(request, draw(0))
+    # On the CPU: widths of peaks, from which thresholds are guessed, turn rounding into differences of 1e-4.
+    begin = _begin(request, drawn_from(training, request.seed, dtype=torch.float64, device="cpu")(0))
     network = UnrolledNetwork(begin, request.model)
     frozen: tuple[int, ...] = ()
     if begin.kind == "adaptive":
@@ -308,14 +310,3 @@ def _smaller(shape: tuple[int, int], rank: int) -> tuple[int, int]:
     """Return a shape whose sides are at most 300, more for large ranks: adaptive numbers do not depend on size."""
     side = max(_SMALL_SIDE, _RANKS_PER_SIDE * rank)
     return min(shape[0], side), min(shape[1], side)
-
-
-def _check_device(device: Any) -> None:
-    try:
-        kind = torch.device(device).type
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device={device!r} is unknown; use 'cpu' or 'cuda'") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} is not available here; use 'cpu'")
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device={device!r} is not supported; use 'cpu' or 'cuda'")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from lrpca.influence import Levels, everything, levels
+from lrpca.learn.transfer import multiplied
 from lrpca.matrices.differentiable import DifferentiableMatrix
 
 # Rounds of power iteration that the derivative of singular vectors is taken from: it is off by
@@ -39,7 +40,7 @@ def spectral_start(
         The observed fraction p.
     rank : int
     clip : Tensor
-        The threshold ζ_0.
+        The threshold ζ_0. Factors are beside it and of its type, wherever Y is.
     matrix : DifferentiableMatrix, optional
         Y as the solver's kernels read it.
     power_steps : int, optional
@@ -52,7 +53,7 @@ def spectral_start(
             A = _InMemory(matrix, observed_share, level)
         else:
             A = _InTorch(Y, observed_share, level)
-        V = _first_vectors(Y, rank)
+        V = _first_vectors(Y.shape, rank, clip)
         for _ in range(_POWER_STEPS if power_steps is None else power_steps):
             V = torch.linalg.qr(A.back(torch.linalg.qr(A.times(V))[0]))[0]
         AV = A.times(V)
@@ -89,11 +90,10 @@ def _beside(V: Any, M: Any) -> Any:
     return M - V @ (V.T @ M)
 
 
-def _first_vectors(Y: Any, rank: int) -> Any:
+def _first_vectors(shape: tuple[int, int], rank: int, like: Any) -> Any:
     generator = torch.Generator().manual_seed(0)
-    width = min(rank + _OVERSAMPLING, *Y.shape)
-    V = torch.randn(Y.shape[1], width, generator=generator, dtype=torch.float64)
-    return V.to(Y.dtype).to(Y.device)
+    width = min(rank + _OVERSAMPLING, *shape)
+    return torch.randn(shape[1], width, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 class _Clipped(Protocol):
@@ -119,14 +119,17 @@ class _InTorch:
         self._Y, self._share, self._clip = Y, share, clip
 
     def times(self, V: Any) -> Any:
-        return self._clipped @ V / self._share
+        return self._product(self._clipped, V)
 
     def back(self, U: Any) -> Any:
-        return self._clipped.T @ U / self._share
+        return self._product(self._clipped.T, U)
 
     def by_clip(self, V: Any, U: Any) -> tuple[Any, Any]:
         E = torch.sign(self._Y) * (self._Y.abs() > self._clip)
-        return E @ V / self._share, E.T @ U / self._share
+        return self._product(E, V), self._product(E.T, U)
+
+    def _product(self, M: Any, thin: Any) -> Any:
+        return multiplied(M, thin) / self._share
 
 
 class _InMemory:

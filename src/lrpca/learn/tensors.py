@@ -1,4 +1,10 @@
-"""A problem on a device: the data as tensors, and what the iteration reads off them."""
+"""A problem as tensors, and what the iteration reads off them.
+
+Where Y is on a device, all that has its size stays there: passes, products of the initialisation, sampled residuals.
+Factors and numbers are on the CPU all the same. They are small, the rules of the solver look at them after every
+pass, and a hundred operations on matrices of a few columns take longer on a device, which has to be called for each of
+them, than here.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,8 @@ import torch
 from lrpca.learn.influence_pass import matrix_of
 from lrpca.learn.problems import TrainingProblem
 from lrpca.learn.spectral import spectral_start
+from lrpca.learn.transfer import send
+from lrpca.learn.width import Entries, width, width_on_device
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.differentiable import DifferentiableMatrix
 from lrpca.matrices.sampling import Sample, draw_sample
@@ -22,8 +30,6 @@ from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Any adaptive schedule will do to ask the solver for its rules on rounding and telling entries.
 _ANY = Schedule([20.0, 2.5], [0.0, 1.0], kind="adaptive")
-# The background of outliers is flat over this many widths of the peak (`lrpca.noise`).
-_WINDOW = 8.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Data:
     Attributes
     ----------
     Y : Tensor (n1, n2)
-        The data, 0 where missing.
+        The data, 0 where missing; on a device in double precision.
     observed : Tensor of bool (n1, n2) or None
         None: everything.
     truth : (A, B) or None
@@ -46,6 +52,10 @@ class Data:
         Of the initialisation; None: enough for an exact one.
     scales : bool
         Whether absolute thresholds go with the size of the matrix.
+    dtype : torch.dtype
+        Type of the factors.
+    by_torch : bool
+        Whether Y is read by torch, as on a device, rather than by the solver's kernels.
     """
 
     Y: Any
@@ -54,12 +64,12 @@ class Data:
     rank: int
     _sample: Sample
     _rules: AdaptiveThresholds
-    _rows: Any
-    _columns: Any
-    _values: Any
+    _entries: Entries
     held_out: tuple[Any, Any, Any] | None = None
     power_steps: int | None = None
     scales: bool = True
+    dtype: Any = torch.float64
+    by_torch: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,19 +77,18 @@ class Data:
         return tuple(self.Y.shape)
 
     @property
-    def dtype(self) -> Any:
-        """Type of all tensors."""
-        return self.Y.dtype
-
-    @property
     def device(self) -> Any:
-        """Where they are."""
+        """Where Y is."""
         return self.Y.device
 
     @functools.cached_property
     def matrix(self) -> DifferentiableMatrix | None:
         """Y on the same memory, as the solver's kernels read it; None on a device."""
-        return matrix_of(self.Y, self.observed)
+        return None if self.by_torch else matrix_of(self.Y, self.observed)
+
+    def placed(self, number: Any) -> Any:
+        """Return a number of the network where factors are, and in their type."""
+        return number.to("cpu", self.dtype)
 
     @functools.cached_property
     def observed_share(self) -> float:
@@ -107,11 +116,11 @@ class Data:
 
     def start(self, clip: Any) -> tuple[Any, Any]:
         """Return factors of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0."""
-        return spectral_start(self.Y, self.observed_share, self.rank, clip, self.matrix, self.power_steps)
+        return spectral_start(self.Y, self.observed_share, self.rank, self.placed(clip), self.matrix, self.power_steps)
 
     def residuals(self, L: Any, R: Any) -> Any:
         """Return |Y - L Rᵀ| at the sampled entries."""
-        return (self._values - (L[self._rows] * R[self._columns]).sum(dim=1)).abs()
+        return self._entries.residuals(*send((L, R), self._entries.values)).abs()
 
     def core(self, L: Any, R: Any) -> Core:
         """Return the peak of clean residuals, by the solver's own estimate."""
@@ -120,19 +129,16 @@ class Data:
         return residual_core(sizes, self._rules.rounding)
 
     def width(self, L: Any, R: Any) -> Any:
-        """Return σ, the width of the peak of clean residuals, differentiable in L and R.
+        """Return σ, the width of the peak of clean residuals, differentiable in L and R; see `lrpca.learn.width`."""
+        read = width_on_device if self.by_torch else width
+        return read(self._entries, L, R, self._rules.rounding)
 
-        The value is that of the solver. Its derivative holds the posterior probabilities of being clean fixed, with
-        which σ² is a weighted mean of squares: exact for changes that scale all residuals alike.
-        """
+    def kept(self, L: Any, R: Any, limit: Any) -> Any:
+        """Return which entries are observed and within a limit of L Rᵀ, as ones and zeros beside Y."""
         with torch.no_grad():
-            sizes = self.residuals(L, R)
-        core = residual_core(sizes.cpu().to(torch.float64).numpy(), self._rules.rounding)
-        if not (torch.is_grad_enabled() and (L.requires_grad or R.requires_grad)):
-            return torch.tensor(core.sigma, dtype=self.dtype, device=self.device)
-        weights = _clean_probability(sizes, core).to(self.dtype)
-        root = torch.sqrt(torch.clamp((weights * self.residuals(L, R) ** 2).sum(), min=torch.finfo(self.dtype).tiny))
-        return core.sigma * root / root.detach()
+            here_L, here_R = send((L, R), self.Y)
+            kept = (self.Y - here_L @ here_R.T).abs_() <= limit
+            return (kept if self.observed is None else kept & self.observed).to(self.Y.dtype)
 
     def log_loss(self, L: Any, R: Any) -> Any:
         """Return what training minimises: the logarithm of the error, or of what is taken for it without a label."""
@@ -184,9 +190,12 @@ def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any
     problem : TrainingProblem
     dtype : torch.dtype
     device : str or torch.device
+        Where Y is to be.
     seed : int
         Of the sample; matrices of less than 60 000 entries are taken whole.
     """
+    device = torch.device(device)
+    by_torch = reads_by_torch(device)
     values = np.asarray(problem.Y)
     matrix = DenseMatrix(values, problem.observed)
     sample = draw_sample(matrix, np.random.default_rng(seed))
@@ -194,15 +203,18 @@ def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any
     rules = AdaptiveThresholds(_ANY, sample, matrix)
     seen = ~np.isnan(values) if problem.observed is None else problem.observed & (values == values)
     observed = None if seen.all() else torch.as_tensor(seen, device=device)
+    # The kernels sum in double precision whatever they read, torch in the precision it reads.
+    wide = torch.float64 if by_torch else dtype
     # All that is not observed is zero, what is held out above all.
-    Y = torch.as_tensor(np.where(seen, values, 0) if observed is not None else values, device=device).to(dtype)
+    Y = torch.as_tensor(np.where(seen, values, 0) if observed is not None else values).to(wide).to(device)
     truth = held_out = None
     if problem.truth is not None:
-        truth = tuple(torch.as_tensor(np.asarray(factor), device=device).to(dtype) for factor in problem.truth)
+        truth = tuple(torch.as_tensor(np.asarray(factor)).to(dtype) for factor in problem.truth)
     if problem.held_out is not None:
-        rows, columns, missed = (torch.as_tensor(part, device=device) for part in problem.held_out)
+        rows, columns, missed = (torch.as_tensor(part) for part in problem.held_out)
         held_out = (rows, columns, missed.to(dtype))
     telling = rules.sample
+    rows, columns = (torch.as_tensor(part, device=device) for part in (telling.rows, telling.columns))
     return Data(
         Y,
         observed,
@@ -210,19 +222,15 @@ def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any
         problem.rank,
         sample,
         rules,
-        torch.as_tensor(telling.rows, device=device),
-        torch.as_tensor(telling.columns, device=device),
-        torch.as_tensor(telling.values, device=device).to(dtype),
+        Entries(rows, columns, torch.as_tensor(telling.values, device=device).to(wide)),
         held_out,
         problem.power_steps,
         problem.scales,
+        dtype,
+        by_torch,
     )
 
 
-def _clean_probability(sizes: Any, core: Core) -> Any:
-    """Return the probability of each entry to belong to the peak rather than to the flat background."""
-    inside = sizes <= _WINDOW * core.sigma
-    # Share of the peak among the entries of the window.
-    share = min(core.share / max(float(inside.to(torch.float64).mean()), 1e-12), 1 - 1e-9)
-    ratio = (2 / np.pi) ** 0.5 * _WINDOW * torch.exp(-0.5 * (sizes / max(core.sigma, 1e-300)) ** 2)
-    return torch.where(inside, share * ratio / (share * ratio + 1 - share), 0.0)
+def reads_by_torch(device: Any) -> bool:
+    """Tell whether Y is read by torch on a device; the CPU has kernels, which are several times as fast."""
+    return bool(device.type != "cpu")

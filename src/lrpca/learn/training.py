@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from lrpca import circumstances
 from lrpca.learn.checkpoint import Checkpoint
-from lrpca.learn.course import Course, Judge, one_thread, pack_parameters, unpack_parameters
+from lrpca.learn.course import Course, Judge, one_thread, pack_parameters, plain_torch, unpack_parameters
 from lrpca.learn.problems import Source, as_source
 from lrpca.learn.request import Request, make_course, resolve
 from lrpca.schedule import Schedule
@@ -83,7 +84,7 @@ def train(
     patience: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    device: str = "cpu",
+    device: Any = None,
     progress: Callable[[Progress], object] | None = None,
     command: str | None = None,
 ) -> Schedule:
@@ -132,9 +133,11 @@ def train(
     checkpoint : str or path-like, optional
         A file to write the state to, at every evaluation.
     resume : bool
-        Go on from the checkpoint; the result is that of an uninterrupted run.
-    device : str
-        "cpu" or "cuda".
+        Go on from the checkpoint, on any device: on the one it was begun on with the result of an uninterrupted run, on
+        another with one that differs by rounding.
+    device : str or torch.device, optional
+        Where matrices are read, e.g. "cuda"; on the CPU if not given. The same seed gives the same problems
+        everywhere, and losses and gradients that differ by rounding.
     progress : callable, optional
         Called with a `Progress` at every evaluation.
     command : str, optional
@@ -149,6 +152,8 @@ def train(
     ------
     DivergedError
         Something has become infinite, or the held-out errors have grown for good.
+    MemoryError
+        The device cannot hold the problems.
 
     Examples
     --------
@@ -174,7 +179,7 @@ def train(
     )
     source = as_source(data, labels, request.problems, rank=rank, seed=request.seed)
     store = _store(checkpoint, resume, request, source)
-    with one_thread():
+    with one_thread(), plain_torch(request.device), _memory_of(request, data is not None):
         try:
             course, judge = make_course(request, source)
         except FloatingPointError as error:
@@ -212,6 +217,20 @@ def _store(checkpoint: Any, resume: bool, request: Request, source: Source) -> C
             f"checkpoint={str(store.path)!r} is in a folder that does not exist; make {str(store.path.parent)!r} first"
         )
     return store
+
+
+@contextmanager
+def _memory_of(request: Request, has_data: bool) -> Iterator[None]:
+    """Say what to do where the memory of the device ends."""
+    try:
+        yield
+        return
+    except torch.OutOfMemoryError:
+        pass
+    # Raised out of the handler: an exception it came from would keep alive whatever was being computed.
+    what = "data; use smaller matrices" if has_data else f"shape={request.problems.shape}; use a smaller one"
+    beside = "" if request.device == "cpu" else ", or device='cpu'"
+    raise MemoryError(f"device={request.device!r} has too little memory for {what}{beside}")
 
 
 class _Run:

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.devices import is_tensor
+from lrpca.matrices.accept_tensor import accept_tensor, host_argument, refuse_list_of_tensors
 from lrpca.matrices.dense import DenseMatrix, readable
 from lrpca.matrices.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
-
-# Containers that arrive later: refused by the first part of their module's name.
-_NOT_YET = {"torch": "tensors are not supported yet; pass Y.numpy() for a tensor on the CPU"}
 
 
 def accept(Y: Any, mask: Any = None) -> DenseMatrix:
@@ -20,8 +19,8 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     Parameters
     ----------
     Y : array-like (n1, n2)
-        NumPy array or memmap, masked array, numeric pandas or polars frame, scipy sparse matrix, nested lists; dask
-        array, zarr array, HDF5 dataset, path of a file or zarr store, list of paths (one above the other).
+        NumPy array or memmap, masked array, numeric pandas or polars frame, scipy sparse matrix, nested lists; torch
+        tensor; dask array, zarr array, HDF5 dataset, path of a file or zarr store, list of paths (one above the other).
     mask : array-like of bool, optional
         True where observed; shape of Y, (n1, 1) or (1, n2).
 
@@ -33,9 +32,11 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
         if mask is not None:
             raise ValueError("mask is not taken beside a matrix that is prepared already; give it when preparing that")
         return Y
+    if is_tensor(Y):
+        return accept_tensor(Y, mask)
+    refuse_list_of_tensors(Y)
+    mask = host_argument(mask, "mask")
     module = type(Y).__module__.split(".")[0]
-    if module in _NOT_YET:
-        raise TypeError(f"Y={type(Y).__module__}.{type(Y).__qualname__}: {_NOT_YET[module]}")
     if module == "xarray" and hasattr(Y, "dims"):
         return accept(Y.data, mask)
     if module in LARGE or is_path(Y) or is_list_of_paths(Y):

@@ -93,6 +93,13 @@ class DenseMatrix:
         if size and not 1e-130 < size < 1e130:
             raise ValueError(f"median|Y|={size:.1e} is beyond what can be squared; rescale Y, e.g. Y / {size:.0e}")
 
+    def place(
+        self,
+        factor: Any,  # (n, ...)
+    ) -> Any:
+        """Return an array as one that is where passes leave theirs: here it is already."""
+        return factor
+
     def compute_roughly(self, roughly: bool) -> None:
         """Compute passes in single precision, though Y is stored in double, or in double again.
 
@@ -103,6 +110,16 @@ class DenseMatrix:
             self._full_arithmetic, self.arithmetic = full, _ROUGH[full]
         else:
             self.arithmetic = full
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether passes are computed more roughly than Y is stored."""
+        return self._full_arithmetic is not None and bool(self.arithmetic != self._full_arithmetic)
+
+    @property
+    def rough_rounding(self) -> float:
+        """The rounding of numbers where passes are computed roughly."""
+        return float(np.finfo(np.float32).eps)
 
     def compute_exactly(self) -> bool:
         """Compute in double precision from now on; tell whether that is a change."""
@@ -161,6 +178,11 @@ class DenseMatrix:
         """Return some rows as a C-ordered array of the arithmetic type, in place where they are."""
         return np.ascontiguousarray(self.array[rows], self.arithmetic)
 
+    def mask_of(self, rows: slice) -> Any:
+        """Return the mask of some rows as a NumPy array; None if there is no mask."""
+        mask = self.mask
+        return None if mask is None else mask[rows]
+
     def map_rows(self, function: Callable[[slice, Any, Any], Result], *, missing: bool) -> list[Result]:
         """Read Y once: return ``function(rows, block, observed)`` of every block of rows, by all threads.
 
@@ -174,8 +196,9 @@ class DenseMatrix:
             observed = None
             if missing:
                 observed = block == block
-                if self.mask is not None:
-                    observed &= self.mask[rows]
+                mask = self.mask_of(rows)
+                if mask is not None:
+                    observed &= mask
             return function(rows, block, observed)
 
         n1, n2 = self.shape
@@ -188,6 +211,15 @@ class DenseMatrix:
         for start in range(0, self.shape[0], rows):
             part = slice(start, start + rows)
             yield start, self.array[part], None if self.mask is None else self.mask[part]
+
+    def find_infinite(self) -> tuple[int, int] | None:
+        """Return where the first observed entry is that is infinite, if there is one."""
+        for start, block, mask in self.blocks(256):
+            infinite = np.isinf(block) if mask is None else np.isinf(block) & mask
+            if infinite.any():
+                i, j = np.argwhere(infinite)[0]
+                return start + int(i), int(j)
+        return None
 
     def run_pass(
         self,

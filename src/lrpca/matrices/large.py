@@ -109,7 +109,7 @@ def open_mask(mask: Any, shape: tuple[int, int]) -> Any:
     module = type(mask).__module__.split(".")[0]
     mask = _opened(mask, None) if module in LARGE or is_path(mask) else np.asarray(mask)
     if mask.dtype != bool:
-        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask.astype(bool)")
+        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
     n1, n2 = shape
     if tuple(mask.shape) not in {(n1, n2), (n1, 1), (1, n2)}:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -64,11 +65,18 @@ class Sample:
         R: Any,  # (n2, r)
     ) -> Any:
         """Return Y - L Rᵀ at the sampled positions."""
+        if not isinstance(L, np.ndarray):
+            return L.residuals_at(R, self.rows, self.columns, self.values, self._elsewhere)
         residuals = self.values.astype(np.result_type(self.values, L, R))
         # Component by component: six times as fast as gathering whole rows of L and R.
         for k in range(L.shape[1]):
             residuals -= L[:, k].take(self.rows) * R[:, k].take(self.columns)
         return residuals
+
+    @cached_property
+    def _elsewhere(self) -> dict[Any, Any]:
+        """What devices hold of the sample, by device."""
+        return {}
 
     def only(
         self,

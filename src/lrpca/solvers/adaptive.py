@@ -30,7 +30,7 @@ from lrpca.solvers.rules import RULES
 from lrpca.solvers.second_looks import End, SecondLooks, counts_only
 from lrpca.solvers.standstill import Cut, Split, Standstill
 from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
-from lrpca.solvers.step import directions, take_pass
+from lrpca.solvers.step import stepped, take_pass
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
@@ -102,12 +102,14 @@ class _Adaptive(Loop):
     ) -> None:
         super().__init__(matrix, rng)
         self._rank, self._schedule, self._thresholds, self._tol = rank, schedule, thresholds, tol
-        self._weight, self._rules, self._standstill = weight, rules, standstill
+        self._weight = None if weight is None else matrix.place(weight)
+        self._rules, self._standstill = rules, standstill
         self._start, self._power_steps = start, power_steps
         self._result: Pass | None = None
         self._end: End | None = None
         self._edge = 0.0  # of noise, in the last pass
         self._split: Split | None = None  # what the last pass found and cut
+        self._values: Any = None  # (present,) singular values after the last step
 
     def begin(self) -> None:
         """Make the start."""
@@ -137,15 +139,15 @@ class _Adaptive(Loop):
         _choose_precision(matrix, thresholds, self.history)
         result = take_pass(matrix, parts.L, parts.R, level, weight, grams=grams)
         step = _step(factor, result, facts, schedule)
-        dL, dR = directions(parts.L, parts.R, result, schedule.update, weight, parts.present)
-        if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
+        new = stepped(parts.L, parts.R, result, schedule.update, weight, parts.present, step)
+        if new is None:
             self._end = self._end or End(parts, result, 0.0, "runaway")
             return "runaway"
-        new = iteration.retract(parts.L, parts.R, step * dL, step * dR, weight)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
         self._split = Split((parts.L, parts.R), Cut.of(level))
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
-        change = moved / max(float(np.linalg.norm(parts.values[: parts.present])), _TINY)
+        self._values = parts.values[: parts.present]
+        change = moved / max(float(np.linalg.norm(self._values)), _TINY)
         self.history.append(make_record(k, threshold, step, result, facts, change, began))
         self._parts, self._result = parts, result
         self._end = End(parts, result, change, "max_iter")
@@ -160,8 +162,8 @@ class _Adaptive(Loop):
                 return "tol"
         if self._tol == 0:
             return None
-        kept, values = self.history[-1].kept or 0.0, parts.values[: parts.present]
-        verdict = self._stopping.verdict(end.change, kept, values, thresholds.core.sigma, settled=thresholds.settled)
+        kept, sigma = self.history[-1].kept or 0.0, thresholds.core.sigma
+        verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=thresholds.settled)
         if verdict == "runaway":
             return verdict
         if verdict is None and not thresholds.polished:
@@ -214,6 +216,7 @@ class _Adaptive(Loop):
         for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._looks, "looks")):
             part.restore(state[name])
         self._edge = state["edge"]
+        self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:
             self._result = counts_only(*state["pass"]["kept"])
             self._end = End(self._parts, self._result, state["pass"]["change"], "max_iter")
@@ -239,7 +242,8 @@ def _begin(
     rules: frozenset[str],
 ) -> tuple[Components, Survey]:
     if start is not None:
-        return all_present(*completed(*start, rng)), survey(matrix)
+        L, R = (matrix.place(factor) for factor in start)
+        return all_present(*completed(L, R, rng)), survey(matrix)
     # Power steps that were asked for are taken, however small the matrix.
     begin = first_factors if power_steps is None else spectral_start
     steps = power_steps_for(matrix.shape) if power_steps is None else power_steps
@@ -254,8 +258,8 @@ def _begin(
 
 
 def _choose_precision(matrix: DenseMatrix, thresholds: AdaptiveThresholds, history: list[Record]) -> None:
-    """Compute in single precision as long as residuals and changes of X are far above its rounding."""
-    rounding = float(np.finfo(np.float32).eps)
+    """Compute roughly as long as residuals and changes of X are far above the rounding that this brings."""
+    rounding = matrix.rough_rounding
     far = thresholds.core.sigma > _FAR_ABOVE * rounding * thresholds.typical
     moving = not history or (history[-1].change or 0.0) > _MOVING * rounding
     matrix.compute_roughly(far and moving and math.prod(matrix.shape) >= _LARGE)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lrpca.rank.look import Watch
     from lrpca.solvers.run import Run
 
-_FORMAT, _VERSION = "lrpca-run", 1
+_FORMAT, _VERSION = "lrpca-run", 2
 # Iterations that are faster than this many seconds are not all written.
 _PAUSE = 1.0
 # In the facts, an array is this key with its name in the file.
@@ -260,8 +260,9 @@ def _digest(*values: Any) -> dict[str, str]:
 
 def _split(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     """Return a nested state as JSON can hold it; its arrays go into `arrays`, by names."""
-    if isinstance(value, np.ndarray):
-        arrays[name] = value
+    if isinstance(value, np.ndarray) or hasattr(value, "__array_function__"):
+        # Arrays of other devices, too.
+        arrays[name] = np.asarray(value)
         return {_ARRAY: name}
     if isinstance(value, Record):
         return asdict(value)

@@ -38,24 +38,30 @@ class Components:
     L: Any
     R: Any
     present: int
+    known_values: Any = None  # (r,) singular values, if they are known already
 
     @property
     def values(self) -> Any:
         """Singular values (for orthogonal columns)."""
+        if self.known_values is not None:
+            return self.known_values
+        if not isinstance(self.L, np.ndarray):
+            return self.L.column_sizes_with(self.R)
         return np.linalg.norm(self.L, axis=0) * np.linalg.norm(self.R, axis=0)
 
     def copy(self) -> Components:
         """Return a copy that later steps do not change."""
-        return Components(self.L.copy(), self.R.copy(), self.present)
+        return Components(self.L.copy(), self.R.copy(), self.present, self.known_values)
 
     def state(self) -> dict[str, Any]:
         """Return the parts, copies in the same order in memory: sums over another one are rounded differently."""
-        return {"L": self.L.copy(order="K"), "R": self.R.copy(order="K"), "present": self.present}
+        factors = {"L": self.L.copy(order="K"), "R": self.R.copy(order="K")}
+        return {**factors, "present": self.present, "values": self.known_values}
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Components:
         """Return the components of a state."""
-        return cls(state["L"], state["R"], state["present"])
+        return cls(state["L"], state["R"], state["present"], state["values"])
 
     @property
     def is_present(self) -> Any:
@@ -97,7 +103,7 @@ def all_present(L: Any, R: Any) -> Components:
 def first_components(L: Any, R: Any, edge: float) -> Components:
     """Return the components of a start, those that stand out of the `edge` of its residual first."""
     values = np.linalg.norm(L, axis=0) * np.linalg.norm(R, axis=0)
-    return _arranged(L, R, values, values < _STANDS_OUT_AT_START * edge, edge)
+    return _arranged(L, R, values, values <= _STANDS_OUT_AT_START * edge, edge)
 
 
 def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tuple[Components, float]:
@@ -108,8 +114,12 @@ def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tu
     outliers look like.
     """
     stands_out = min(_STANDS_OUT_EARLY, _STANDS_OUT + _EARLY_SLOPE * max(0.0, ahead - 1.0))
-    absent = new.values < stands_out * edge
-    absent |= ~before.is_present & (_is_localised(new.U) | _is_localised(new.V))
+    # Without any noise, zero is what does not stand out.
+    absent = new.values <= stands_out * edge
+    fresh = ~before.is_present & ~absent
+    if fresh.any():
+        U, V = new.vectors()
+        absent |= fresh & (_is_localised(U) | _is_localised(V))
     parts = _arranged(*new.factors(), new.values, absent, edge)
     return parts, new.moved(absent & (np.arange(len(absent)) >= min(parts.present, 1)))
 
@@ -124,6 +134,8 @@ def _arranged(L: Any, R: Any, values: Any, absent: Any, edge: float) -> Componen
     """Return components with the absent ones last and as weak as probes are."""
     if absent.all():
         absent = np.arange(len(absent)) > 0
+    if not isinstance(L, np.ndarray) and not absent.any():
+        return Components(L, R, len(absent), values)
     order = np.argsort(absent, kind="stable")
     probe = np.sqrt(np.divide(_PROBE * edge, values, out=np.zeros(len(values)), where=values > 0))
     scale = np.where(absent, np.minimum(probe, 1.0), 1.0)

@@ -36,10 +36,14 @@ _CHUNK = 1 << 20
 # Entries of rows and columns that are held at a time where every look at them is a read of Y (256 MB of doubles); of
 # each at least so many are taken, evenly spread, where not all can be.
 _HELD, _LEAST_TAKEN = 1 << 25, 1 << 12
+# Rows and columns in memory are taken whole up to this length.
+_LONG = 1 << 13
 _GOLDEN = 0.6180339887498949
 # Grams exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
 _GRAM_COPIES = 3
 _SMALL_GRAMS = 8_000_000
+# A row that explains this part of what others do needs no other fit.
+_NEARLY = 0.98
 # A fit is better that explains a tenth more entries.
 _BETTER = 1.1
 # What chance does not do, in standard deviations.
@@ -48,7 +52,14 @@ _SURELY = 6.0
 
 def lagging(last: Pass | None, survey: Survey) -> bool:
     """Tell whether some row or column keeps far less than the others."""
-    return last is not None and any(len(behind) for behind in keeping_less(last.kept, survey, _LAGGING))
+    if last is None:
+        return False
+    shares = _shares(last.kept, survey)
+    for share, (least, most) in zip(shares, _extremes(*shares), strict=True):
+        # The median, which takes longer to find, is at most the largest.
+        if least < _LAGGING * most and least < _LAGGING * float(np.median(share)):
+            return True
+    return False
 
 
 def left_behind(kept: Kept, survey: Survey) -> bool:
@@ -72,7 +83,7 @@ def given_up(
     for indices, axis, factor, other in ((rows, 0, L, R), (columns, 1, R, L)):
         if len(indices):
             part, chosen = _held(matrix, axis, indices)
-            residuals = np.abs(part.array - factor[indices] @ other[chosen].T)
+            residuals = np.abs(part.array - np.asarray(factor[indices]) @ np.asarray(other[chosen]).T)
             hidden = residuals != residuals if part.mask is None else ~part.mask | (residuals != residuals)
             if (row_quantile(np.where(hidden, np.nan, residuals), 0.5) > size).any():
                 return True
@@ -88,7 +99,7 @@ def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, behind: boo
     n1, n2 = survey.shape
     if _GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, _SMALL_GRAMS):
         return False
-    kept = 1.0 if last is None else float(last.kept_by_row.sum()) / max(1.0, float(survey.observed_by_row.sum()))
+    kept = 1.0 if last is None else last.n_kept / max(1.0, survey.entries)
     return survey.least_observed < _MOSTLY_OBSERVED or behind or kept < _FEW_KEPT
 
 
@@ -112,10 +123,12 @@ def rescue_lost(
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
     sides = _Lost(matrix, 0, rows), _Lost(matrix, 1, columns)
-    better = False
-    for annealed in (False, True) if thorough else (False,):
-        better |= _refit(sides[0], L, R, cutoff, annealed)
-        better |= _refit(sides[1], R, L, cutoff, annealed)
+    better = _refit(sides[0], L, R, cutoff, None)
+    better |= _refit(sides[1], R, L, cutoff, None)
+    if thorough:
+        typical = [float(np.median(share)) for share in _shares(last.kept, survey)]
+        better |= _refit(sides[0], L, R, cutoff, typical[0])
+        better |= _refit(sides[1], R, L, cutoff, typical[1])
     return better
 
 
@@ -129,14 +142,40 @@ def keeping_less(kept: Kept, survey: Survey, than: float, surely: float = math.i
     for count, observed in zip(kept, (survey.observed_by_row, survey.observed_by_column), strict=True):
         share = count / np.maximum(observed, 1)
         typical = float(np.median(share[observed > 0]))
-        chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
-        few = (share < than * typical) | (share < typical - surely * chance)
+        few = share < than * typical
+        if math.isfinite(surely):
+            chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
+            few = few | (share < typical - surely * chance)
         found.append(np.flatnonzero(few & (observed > 0)))
     return found[0], found[1]
 
 
+def _shares(kept: Kept, survey: Survey) -> tuple[Any, Any]:
+    """Return which shares the observed rows, and columns, keep of what is observed of them."""
+    both = zip(kept, (survey.observed_by_row, survey.observed_by_column), strict=True)
+    if survey.least_observed_count:
+        by_row, by_column = (count / observed for count, observed in both)
+    else:
+        by_row, by_column = ((count / np.maximum(observed, 1))[observed > 0] for count, observed in both)
+    return by_row, by_column
+
+
+def _extremes(
+    by_row: Any,  # (n1,)
+    by_column: Any,  # (n2,)
+) -> list[tuple[float, float]]:
+    """Return the least and the largest of both."""
+    if not isinstance(by_row, np.ndarray):
+        least, most, *other = by_row.extremes_with(by_column)
+        return [(least, most), (other[0], other[1])]
+    return [(float(share.min()), float(share.max())) for share in (by_row, by_column)]
+
+
 class _Lost:
-    """Lost rows (axis 0) or columns (axis 1), as rows: taken a few at a time, or, of Y in blocks, as many as fit."""
+    """Lost rows (axis 0) or columns (axis 1), as rows: taken a few at a time, or, of Y in blocks, as many as fit.
+
+    Of long ones a part of the entries is looked at, which is enough for a fit; passes see all of them.
+    """
 
     def __init__(
         self,
@@ -150,9 +189,10 @@ class _Lost:
     def pieces(self) -> Iterator[tuple[Any, DenseMatrix, Any]]:
         """Yield (indices, those rows, which of their entries are there)."""
         if not isinstance(self._matrix, ChunkedMatrix):
-            take = self._matrix.take_columns if self._axis else self._matrix.take_rows
-            for some in _in_pieces(self._indices, _CHUNK // self._matrix.shape[1 - self._axis]):
-                yield some, take(some), slice(None)
+            length = self._matrix.shape[1 - self._axis]
+            count = length if length <= _LONG else _LEAST_TAKEN
+            for some in _in_pieces(self._indices, _CHUNK // count):
+                yield some, *_taken(self._matrix, self._axis, some, count)
             return
         for group in _in_pieces(self._indices, _HELD // _LEAST_TAKEN):
             part, chosen = self._kept or _held(self._matrix, self._axis, group)
@@ -176,8 +216,17 @@ def _held(
     indices: Any,  # (m,) int
 ) -> tuple[DenseMatrix, Any]:
     """Return some rows (axis 0) or columns (axis 1), as rows, and which of their entries: all, if memory holds them."""
+    return _taken(matrix, axis, indices, max(_LEAST_TAKEN, _HELD // len(indices)))
+
+
+def _taken(
+    matrix: DenseMatrix,
+    axis: int,
+    indices: Any,  # (m,) int
+    count: int,
+) -> tuple[DenseMatrix, Any]:
+    """Return `count` entries of some rows (axis 0) or columns (axis 1), as rows, and which: evenly spread."""
     n = matrix.shape[1 - axis]
-    count = max(_LEAST_TAKEN, _HELD // len(indices))
     if count >= n:
         return (matrix.take_columns if axis else matrix.take_rows)(indices), slice(None)
     steps = np.arange(count)
@@ -189,21 +238,26 @@ def _held(
     return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
 
 
-def _refit(lost: _Lost, factor: Any, other: Any, cutoff: float, annealed: bool) -> bool:
+def _refit(lost: _Lost, factor: Any, other: Any, cutoff: float, typical: float | None) -> bool:
+    """Fit lost rows anew; annealed, if a `typical` share is given, unless all explain nearly as much by now."""
     better = False
     for some, part, chosen in lost.pieces():
-        among = other[chosen]
-        fresh = robust_coefficients(part, among, 0.0, annealed=annealed, by_blocks=True)
-        improved = _explained(part, fresh, among, cutoff) > _BETTER * _explained(part, factor[some], among, cutoff) + 1
+        among = np.asarray(other[chosen])
+        before = _explained(part, np.asarray(factor[some]), among, cutoff)
+        if typical is not None and (before >= _NEARLY * typical * _explained(part, None, among, math.inf)).all():
+            continue
+        fresh = robust_coefficients(part, among, 0.0, annealed=typical is not None, by_blocks=True)
+        improved = _explained(part, fresh, among, cutoff) > _BETTER * before + 1
         factor[some[improved]] = fresh[improved]
         better |= bool(improved.any())
     return better
 
 
 def _explained(part: DenseMatrix, coefficients: Any, other: Any, cutoff: float) -> Any:
-    """Return how many entries of each row are within the cutoff."""
+    """Return how many entries of each row are within the cutoff; without coefficients, how many there are."""
     counts = []
     for start, block, mask in part.blocks(max(1, _CHUNK // part.shape[1])):
-        within = np.abs(block - coefficients[start : start + len(block)] @ other.T) <= cutoff
+        fitted = 0.0 if coefficients is None else coefficients[start : start + len(block)] @ other.T
+        within = np.abs(block - fitted) <= cutoff
         counts.append(np.sum(within if mask is None else within & mask, axis=1))
     return np.concatenate(counts)

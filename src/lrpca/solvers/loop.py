@@ -18,6 +18,10 @@ from lrpca.solvers.start import Survey
 _MAY_GO_ON = ("callback", "max_iter")
 
 
+# What arrays as long as Y are called in a state.
+_TALL = ("L", "R", "factors", "kept", "survey")
+
+
 class Loop(ABC):
     """The iteration of a solver, with all that it carries from one step to the next.
 
@@ -76,7 +80,7 @@ class Loop(ABC):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up a state in place of a beginning."""
-        self.restore_inner(state)
+        self.restore_inner(_placed(state, self.matrix))
         self.history = [Record(**record) for record in state["history"]]
         self.rng.bit_generator.state = state["random"]
         _restore_precision(self.matrix, state["precision"])
@@ -156,18 +160,27 @@ def _begin(loop: Loop, checkpoint: Checkpoint | None, max_iter: int) -> str | No
     return "callback" if checkpoint.resumed(state, loop.seen()) else loop.judge()
 
 
-def _precision(matrix: DenseMatrix) -> dict[str, str]:
+def _placed(value: Any, matrix: DenseMatrix, *, tall: bool = False) -> Any:
+    """Return a state with its tall arrays where passes leave theirs, so that they are rounded as before."""
+    if isinstance(value, dict):
+        return {name: _placed(part, matrix, tall=tall or name in _TALL) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_placed(part, matrix, tall=tall) for part in value]
+    return matrix.place(value) if tall and isinstance(value, np.ndarray) and value.ndim else value
+
+
+def _precision(matrix: DenseMatrix) -> dict[str, Any]:
     """Return the arithmetic of passes now, and the roughest that the matrix allows."""
-    now, roughest = matrix.arithmetic, _roughest(matrix)
-    matrix.compute_roughly(now == roughest)
-    return {"now": str(now), "roughest": str(roughest)}
+    now, rough, roughest = matrix.arithmetic, matrix.is_rough, _roughest(matrix)
+    matrix.compute_roughly(rough)
+    return {"now": str(now), "roughest": str(roughest), "rough": rough}
 
 
-def _restore_precision(matrix: DenseMatrix, precision: dict[str, str]) -> None:
+def _restore_precision(matrix: DenseMatrix, precision: dict[str, Any]) -> None:
     if str(_roughest(matrix)) != precision["roughest"]:
         # Numbers were met that single precision cannot square.
         matrix.compute_exactly()
-    matrix.compute_roughly(precision["now"] == precision["roughest"])
+    matrix.compute_roughly(precision["rough"])
 
 
 def _roughest(matrix: DenseMatrix) -> Any:

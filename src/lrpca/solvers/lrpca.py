@@ -139,7 +139,8 @@ class _Absolute(Loop):
     ) -> None:
         super().__init__(matrix, rng)
         self._rank, self._schedule, self._floor, self._tol = rank, schedule, floor, tol
-        self._weight, self._standstill, self._start, self._power_steps = weight, standstill, start, power_steps
+        self._weight = None if weight is None else matrix.place(weight)
+        self._standstill, self._start, self._power_steps = standstill, start, power_steps
         self._result: Pass | None = None
         self._split: Split | None = None  # what the last pass found and cut
 
@@ -147,7 +148,8 @@ class _Absolute(Loop):
         """Make the start."""
         matrix, rng = self.matrix, self.rng
         if self._start is not None:
-            (self._L, self._R), self._facts = completed(*self._start, rng), survey(matrix)
+            L, R = (matrix.place(factor) for factor in self._start)
+            (self._L, self._R), self._facts = completed(L, R, rng), survey(matrix)
             return
         clip, steps, weight = self._schedule.thresholds[0], self._power_steps, self._weight
         found = spectral_start(matrix, self._rank, clip, power_steps=steps, rng=rng, weight=weight)

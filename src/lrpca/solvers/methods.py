@@ -43,6 +43,8 @@ class Method:
         Whether it reads Y in blocks, in any number of them, and makes nothing of that size.
     held : float
         Arrays of the size of Y that it makes beside it.
+    device : bool
+        Whether it runs on a GPU, where Y is a tensor there.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Method:
     exact: bool = False
     streams: bool = False
     held: float = 0.0
+    device: bool = False
 
     @property
     def solve(self) -> Callable[..., Outcome]:
@@ -90,6 +93,7 @@ _ALL = (
         schedule=True,
         row_weight=True,
         streams=True,
+        device=True,
     ),
     Method("scaledgd", "scaled gradient descent (Tong, Ma, Chi 2021)", tol=1e-7, max_iter=500, held=3.0),
     Method("gd", "gradient descent on factors (Yi et al. 2016)", tol=1e-7, max_iter=1000, held=3.0),
@@ -132,6 +136,7 @@ _ALL = (
         measure="change",
         start=False,
         streams=True,
+        device=True,
     ),
     Method(
         "pgrmc",

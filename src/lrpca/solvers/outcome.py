@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.decomposition import Record
+from lrpca.devices import is_tensor
 from lrpca.kernels.reference import Kept, Pass
 from lrpca.solvers.start import Survey
 
@@ -46,5 +47,9 @@ def make_record(
 
 
 def asked_to_stop(answer: object) -> bool:
-    """Tell whether a callback's answer is True, and not just some object."""
+    """Tell whether a callback's answer is True, also as an array or tensor of one, and not just some object."""
+    if is_tensor(answer) or isinstance(answer, np.ndarray):
+        values: Any = answer
+        is_truth = str(values.dtype) in ("torch.bool", "bool")
+        return is_truth and values.shape in ((), (1,)) and bool(values)
     return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -43,7 +43,7 @@ class Polish:
         R: Any,  # (n2, k)
     ) -> None:
         self._run = run
-        self.factors: Factors = (L, R)
+        self.factors: Factors = (run.matrix.place(L), run.matrix.place(R))
         self.rank = L.shape[1]
         self._survey: Survey | None = None
         self._kept: Kept | None = None

@@ -147,7 +147,7 @@ class Run:
         seconds = time.perf_counter() - self._began
         self.history.append(Record(len(self.history) + 1, threshold, step, residual, change, kept, seconds))
         if self.callback is not None:
-            state = State.of(self.history[-1], *(np.array(factor, dtype=self.matrix.result) for factor in (L, R)))
+            state = State.of(self.history[-1], *(factor.astype(self.matrix.result) for factor in (L, R)))
             if asked_to_stop(self.callback(state)):
                 return "callback"
         if signal is None and self.method.measure == "residual":

@@ -59,7 +59,7 @@ class End:
     @property
     def kept(self) -> float:
         """Number of entries that it explains."""
-        return float(self.result.kept_by_row.sum())
+        return self.result.n_kept
 
     @property
     def reason(self) -> str:
@@ -137,6 +137,7 @@ class SecondLooks:
         L, R = parts.L[:, :m], parts.R[:, :m]  # views: changed in place
         reads = self._matrix.reads
         better = rescue_lost(self._matrix, L, R, result, self._survey, self._thresholds.cutoff, thorough=thorough)
+        parts.known_values = None
         self._rescues += self._matrix.reads > reads
         return better
 

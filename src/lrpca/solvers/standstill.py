@@ -117,9 +117,14 @@ class Standstill:
 
     def _change(self, last: Split, now: Split) -> float:
         """Return ‖S_k - S_{k-1}‖ / ‖S_{k-1}‖; NaN where S was empty, which is no standstill."""
+        matrix = self._matrix
+        if hasattr(matrix, "sparse_change"):
+            # On another device, where all entries have the same levels.
+            old, new = ((*factors, Levels(cut.clip, cut.rows, cut.rows)) for factors, cut in (last, now))
+            moved, size = matrix.sparse_change(old, new)
+            return math.sqrt(moved / size) if size else math.nan
         from lrpca.kernels.sparse_change import block_change
 
-        matrix = self._matrix
         n1, n2 = matrix.shape
         real = np.zeros(0, matrix.arithmetic).real.dtype
         sides = []

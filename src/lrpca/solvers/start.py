@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from lrpca.iteration import (
 )
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import EXACT_BELOW, Sample
+from lrpca.matrices.sampling import EXACT_BELOW, Sample, refuse_infinite
 from lrpca.solvers.step import directions, take_pass
 
 _OVERSAMPLING = 5
@@ -59,10 +60,20 @@ class Survey:
 
     def relative(self, result: Pass) -> tuple[float, float]:
         """Return ‖C‖ / ‖Y‖ of a pass, and the share of observed entries that it kept."""
-        kept = float(result.kept_by_row.sum()) / max(1.0, float(self.observed_by_row.sum()))
+        kept = result.n_kept / max(1.0, self.entries)
         return (result.norm_C / self.norm if self.norm else 0.0), kept
 
-    @property
+    @cached_property
+    def entries(self) -> float:
+        """How many entries are observed."""
+        return float(self.observed_by_row.sum())
+
+    @cached_property
+    def least_observed_count(self) -> int:
+        """The fewest observed entries of a row or column: 0 if some row or column is all gap."""
+        return int(min(self.observed_by_row.min(), self.observed_by_column.min()))
+
+    @cached_property
     def least_observed(self) -> float:
         """Observed fraction of the row or column with the most gaps, those that are all gap aside."""
         shares = [
@@ -71,10 +82,10 @@ class Survey:
         ]
         return float(min(shares))
 
-    @property
+    @cached_property
     def observed(self) -> float:
         """Observed fraction p."""
-        return float(self.observed_by_row.sum()) / (len(self.observed_by_row) * len(self.observed_by_column))
+        return self.entries / (len(self.observed_by_row) * len(self.observed_by_column))
 
 
 def spectral_start(
@@ -92,7 +103,7 @@ def spectral_start(
     """
     n1, n2 = matrix.shape
     width = min(rank + _OVERSAMPLING, n1, n2)
-    root = np.ones((n1, 1)) if weight is None else np.sqrt(weight)[:, None]
+    root = 1.0 if weight is None else np.sqrt(weight)[:, None]
     level = everything(clip)
     first = _multiply(matrix, rng.standard_normal((n2, width)), None, level, energy=True)
     facts = checked_survey(matrix, first)
@@ -109,8 +120,10 @@ def spectral_start(
         V, values, Uh = thin_svd(_multiply(matrix, None, root * Q.conj(), level).CtB)
         U = Q @ Uh.T
     scale = np.sqrt(values[:rank] / facts.observed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        L = np.where(root > 0, U[:, :rank] / root, 0.0)
+    L = U[:, :rank]
+    if weight is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            L = np.where(root > 0, L / root, 0.0)
     return L * scale, V[:, :rank] * scale, facts
 
 
@@ -146,10 +159,11 @@ def exact_start(
     facts = survey(matrix)
     matrix.reads += 1
     Y = np.asarray(matrix.dense_rows(slice(0, matrix.shape[0])), np.promote_types(matrix.arithmetic, np.float64))
-    observed = Y == Y if matrix.mask is None else (Y == Y) & matrix.mask
+    mask = matrix.mask_of(slice(0, matrix.shape[0]))
+    observed = Y == Y if mask is None else (Y == Y) & mask
     size = np.where(observed, np.abs(Y), 0.0)
     Y = np.where(observed, Y, 0.0) * np.divide(clip, size, out=np.ones(Y.shape), where=size > clip)
-    root = np.ones((len(Y), 1)) if weight is None else np.sqrt(weight)[:, None]
+    root = np.ones((len(Y), 1)) if weight is None else np.sqrt(np.asarray(weight))[:, None]
     weighted = root * Y
     n1, n2 = matrix.shape
     # By a power of two, so that scaled data give the same bits.
@@ -163,7 +177,7 @@ def exact_start(
     scale = np.sqrt(values / max(facts.observed, np.finfo(float).tiny))
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root > 0, U / root, 0.0)
-    return L * scale, (V @ Vh.T) * scale, facts
+    return matrix.place(L * scale), matrix.place((V @ Vh.T) * scale), facts
 
 
 def resistant_start(
@@ -181,6 +195,7 @@ def resistant_start(
     the majority's side, and keep the strongest.
     """
     n1, n2 = matrix.shape
+    weight = None if weight is None else matrix.place(weight)
     width = min(rank + _MORE_ROOM, n1, n2)
     clip = _RESISTANT_CLIP * float(np.median(np.abs(sample.values)))
     if math.prod(matrix.shape) < EXACT_BELOW:
@@ -244,9 +259,8 @@ def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: boo
 
 
 def _refuse_infinite(matrix: DenseMatrix) -> None:
-    for start, block, mask in matrix.blocks(256):
-        infinite = np.isinf(block) if mask is None else np.isinf(block) & mask
-        if infinite.any():
-            i, j = np.argwhere(infinite)[0]
-            raise ValueError(f"Y[{start + i}, {j}]={block[i, j]} is not finite; mark missing entries with NaN or mask=")
+    place = matrix.find_infinite()
+    if place is not None:
+        values, _ = matrix.entries(*(np.array([index]) for index in place))
+        refuse_infinite(*place, values[0])
     raise ValueError("‖Y‖=inf is beyond the range of float64; rescale Y")

@@ -36,6 +36,10 @@ def directions(
     present: int | None = None,
 ) -> tuple[Any, Any]:
     """Return ΔL and ΔR of a step of length 1 along the scaled or the tangent direction."""
+    if not isinstance(L, np.ndarray) or not isinstance(result.CA, np.ndarray):
+        from lrpca.matrices import device_step
+
+        return device_step.directions(L, R, result, update, weight, present)
     if update == "scaled":
         return iteration.scaled_directions(L, R, result, weight)
     if result.row_grams is None:
@@ -43,3 +47,25 @@ def directions(
     else:
         dL, dR = iteration.own_gram_directions(L, R, result, weight, present)
     return iteration.without_double_counting(L, R, dL, dR, weight)
+
+
+def stepped(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    update: str,
+    weight: Any,  # (n1,)
+    present: int,
+    length: float,
+) -> iteration.Retracted | None:
+    """Return the best matrix of the same rank after a step of some length, or None where numbers ran away."""
+    if not isinstance(L, np.ndarray):
+        from lrpca.matrices import device_step
+
+        found = device_step.stepped(L, R, result, update, weight, present, length)
+        if found is not None:
+            return found
+    dL, dR = directions(L, R, result, update, weight, present)
+    if not iteration.all_finite(dL, dR):
+        return None
+    return iteration.retract(L, R, length * dL, length * dR, weight)

@@ -51,7 +51,7 @@ def structure_left(
     rows, columns = choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
     values, observed = read_block(matrix, rows, columns)
     i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
-    block = np.where(observed, values, np.nan).ravel() - np.einsum("mk,mk->m", L[i], R[j])
+    block = np.where(observed, values, np.nan).ravel() - np.asarray(np.einsum("mk,mk->m", L[i], R[j]))
     if not observed.any():
         return 0.0
     residual = DenseMatrix(block.reshape(len(rows), len(columns)))

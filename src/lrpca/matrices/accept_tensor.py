@@ -1,0 +1,155 @@
+"""Torch tensors as a Matrix: on the CPU their memory is read in place by the compiled kernels, elsewhere they stay.
+
+What goes with them (mask, start, weights) may be a tensor on the same device or an array, which is moved there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lrpca.devices import is_tensor
+from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.matrices.large import open_mask
+
+# Number types that are read, on the CPU and on other devices; PyTorch does not compute with the others there.
+_EVERYWHERE = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
+_ON_CPU_ONLY = ("uint16", "uint32", "uint64")
+
+
+def accept_tensor(
+    Y: Any,  # (n1, n2) tensor
+    mask: Any = None,
+) -> DenseMatrix:
+    """Return a tensor as a Matrix, without copying it: a `TensorMatrix`, or a `DenseMatrix` of its memory on the CPU.
+
+    A tensor on the CPU is copied if its number type is float16 or bfloat16, once, to float32. One that requires
+    gradients is read all the same; results have none.
+    """
+    check_tensor(Y)
+    if Y.device.type == "cpu":
+        observed = open_mask(host_argument(mask, "mask", Y.device), tuple(Y.shape))
+        return DenseMatrix(readable(host_array(Y)), None if observed is None else np.asarray(observed[:, :]))
+    from lrpca.matrices.tensor import TensorMatrix
+
+    return TensorMatrix(_plain(Y), _device_mask(mask, Y))
+
+
+def check_tensor(Y: Any, ndim: int = 2, name: str = "Y") -> None:
+    """Raise ValueError or TypeError where a tensor of so many axes cannot be read."""
+    import torch
+
+    dtype, known = str(Y.dtype).removeprefix("torch."), _EVERYWHERE + _INTEGERS
+    if Y.is_quantized:
+        raise TypeError(f"{name}.dtype={Y.dtype} is quantised; pass {name}.dequantize()")
+    if Y.layout != torch.strided:
+        raise TypeError(
+            f"{name}.layout={Y.layout} is not dense; pass {name}.to_dense(), where absent entries are zeros"
+        )
+    if Y.is_nested:
+        raise TypeError(f"{name}.is_nested=True: rows differ in length; pass {name}.to_padded_tensor(float('nan'))")
+    if Y.device.type == "meta":
+        raise ValueError(f"{name}.device=meta has no entries; pass a tensor with data, e.g. on 'cpu' or 'cuda'")
+    if Y.device.type == "mps":
+        raise ValueError(f"{name}.device={Y.device} has no double precision; pass {name}.cpu()")
+    if dtype not in (known + _ON_CPU_ONLY if Y.device.type == "cpu" else known):
+        wider = "to(torch.int32)" if dtype in _ON_CPU_ONLY else "float()"
+        raise TypeError(f"{name}.dtype={Y.dtype} is not read on {Y.device}; convert it first, e.g. {name}.{wider}")
+    if Y.ndim != ndim:
+        stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
+        raise ValueError(
+            f"{name}.ndim={Y.ndim} is not {ndim}; {stack}reshape to (samples, features), e.g. {name}.reshape("
+            f"len({name}), -1) for images"
+        )
+    if Y.numel() == 0:
+        raise ValueError(f"{name}.shape={tuple(Y.shape)} has no entries; pass at least one row and one column")
+
+
+def host_array(tensor: Any) -> Any:
+    """Return a tensor on the CPU as an array of the same memory (bfloat16, which NumPy lacks: as float32)."""
+    import torch
+
+    tensor = _plain(tensor)
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def on_host(value: Any) -> Any:
+    """Return a tensor as an array, copied if it is on another device, and anything else as it is."""
+    return host_array(value.cpu()) if is_tensor(value) else value
+
+
+def host_argument(value: Any, name: str, device: Any = None, beside: str = "Y") -> Any:
+    """Return what was given beside Y, as an array if it is a tensor.
+
+    Parameters
+    ----------
+    value : object
+        Anything; None and arrays are returned as they are.
+    name : str
+        For messages.
+    device : torch.device, optional
+        Where Y is; a tensor that is elsewhere is refused. None where Y is no tensor.
+    beside : str
+        What Y is called in messages.
+
+    Returns
+    -------
+    object
+    """
+    if is_tensor(value):
+        refuse_elsewhere(value, name, device, beside)
+    return on_host(value)
+
+
+def results_device(Y: Any, matrix: DenseMatrix) -> Any:
+    """Return the device on which results are tensors, or None where they are arrays."""
+    if is_tensor(Y):
+        return Y.device
+    array: Any = getattr(matrix, "array", None)
+    return array.device if is_tensor(array) else None
+
+
+def _plain(tensor: Any) -> Any:
+    """Return a tensor without its graph, and without a conjugation or a sign that is still to be done."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def _device_mask(mask: Any, Y: Any) -> Any:
+    """Return a mask as a tensor of bool beside Y, expanded to its shape."""
+    if mask is None:
+        return None
+    import torch
+
+    if not is_tensor(mask):
+        mask = torch.from_numpy(np.array(open_mask(mask, tuple(Y.shape))[:, :])).to(Y.device)
+    refuse_elsewhere(mask, "mask", Y.device)
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
+    n1, n2 = Y.shape
+    if tuple(mask.shape) not in {(n1, n2), (n1, 1), (1, n2)}:
+        raise ValueError(
+            f"mask.shape={tuple(mask.shape)} does not fit Y.shape={(n1, n2)}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
+        )
+    return mask.expand(n1, n2)
+
+
+def refuse_elsewhere(tensor: Any, name: str, device: Any, beside: str = "Y") -> None:
+    """Raise ValueError where a tensor is not on the device (None: the CPU) of Y, or what that is called."""
+    if device is None:
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"{name}.device={tensor.device}, but {beside} is in the memory of the CPU; pass {name}.cpu()"
+            )
+    elif tensor.device != device:
+        raise ValueError(
+            f"{name}.device={tensor.device} is not {beside}.device={device}; move one of them, e.g. "
+            f"{name}.to({beside}.device)"
+        )
+
+
+def refuse_list_of_tensors(Y: Any, name: str = "Y") -> None:
+    """Raise TypeError where a list is one of tensors: of their rows arrays would be made, without a word."""
+    if isinstance(Y, list | tuple) and any(is_tensor(part) for part in Y):
+        raise TypeError(f"{name}={type(Y).__name__} of tensors is not a tensor; pass torch.stack({name})")

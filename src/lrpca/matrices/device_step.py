@@ -1,0 +1,323 @@
+"""The formulas of `lrpca.iteration` for factors on a device, from one Gram of each side.
+
+All that an iteration does with tall matrices is to combine their columns. The coefficients follow from the Grams of
+``[L, C R̄]`` and ``[R, Cᵀ W L̄]``, later ``[L, ΔL]`` and ``[R, ΔR]``: small matrices, which come to the host together.
+So a step takes a few products and three transfers to the host, where operations one by one would take thirty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrpca.iteration import OWN_GRAM_DAMPING, Retracted, pseudo_inverse, retracted_core
+from lrpca.kernels.reference import Pass
+from lrpca.matrices.device_array import DeviceArray, to_device, to_host
+
+# What is left of a column after others are taken out of it, as a share of its square, below which it is rounding.
+_ABSENT = 1e-13
+# The same of combinations of columns of length one. What is that small in a step is made good by the next.
+_NEGLIGIBLE = 1e-12
+# Columns whose cosines are below this are orthogonal.
+_ORTHOGONAL = 1e-11
+_TINY = float(np.finfo(float).tiny)
+
+
+def directions(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    update: str,
+    weight: Any,  # (n1,)
+    present: int | None,
+) -> tuple[Any, Any]:
+    """Return ΔL and ΔR of a step of length 1; see `lrpca.solvers.step.directions`."""
+    found = _direction(L, R, result, update, weight, present)
+    return _combined(found.left, found.right, *found.coefficients, finite=found.is_finite)
+
+
+def stepped(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    update: str,
+    weight: Any,  # (n1,)
+    present: int | None,
+    length: float,
+) -> Retracted | None:
+    """Return the best rank-r approximation after a step of some length along the directions, which are not formed.
+
+    None where that cannot be told from Grams, see `retract`, or something is not finite.
+    """
+    found = _direction(L, R, result, update, weight, present)
+    r = L.shape[1]
+    if not (found.is_finite and all(_is_diagonal(gram[:r, :r]) for gram in found.grams)):
+        return None
+    sides, within = [], []
+    for side, gram, coefficients in zip((found.left, found.right), found.grams, found.coefficients, strict=True):
+        step = length * coefficients
+        # What of ΔL lies in L is taken off before anything is squared, as in `retract`.
+        within.append(gram[:r] @ step / np.diag(gram)[:r, None])
+        step[:r] -= within[-1]
+        sides.append((side, step))
+    uploaded = found.left.upload(np.stack([step for _, step in sides]))
+    left, right = (
+        _Side(side.factor, side.both @ part, side.weight) for (side, _), part in zip(sides, uploaded, strict=True)
+    )
+    return _retracted(left, right, within[0], within[1])
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """ΔL and ΔR of a step of length 1 as combinations of the columns of two sides, whose Grams are known."""
+
+    left: _Side
+    right: _Side
+    grams: Any  # (2, 2r, 2r)
+    coefficients: tuple[Any, Any]  # (2r, r) each
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the columns are finite, and the combinations."""
+        return bool(np.isfinite(self.grams).all() and all(np.isfinite(part).all() for part in self.coefficients))
+
+
+def _direction(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    update: str,
+    weight: Any,  # (n1,)
+    present: int | None,
+) -> _Direction:
+    left, right = _Side(L, result.CA, weight), _Side(R, result.CtB, None)
+    grams = _grams(left, right)
+    r = L.shape[1]
+    if not np.isfinite(grams).all():
+        return _Direction(left, right, grams, (np.zeros((2 * r, r)), np.zeros((2 * r, r))))
+    inverses = pseudo_inverse(grams[1][:r, :r].conj()), pseudo_inverse(grams[0][:r, :r].conj())
+    if update != "scaled" and result.row_grams is not None:
+        return _own_gram_direction(left, right, result, grams, inverses, present)
+    halves: list[Any] = []
+    for gram, inverse in zip(grams, inverses, strict=True):
+        along = np.zeros_like(inverse)
+        if update != "scaled":
+            # Half of what lies in both the column and the row space is taken off each side.
+            along = -0.5 * pseudo_inverse(gram[:r, :r]) @ (gram[:r, r:] @ inverse)
+        halves.append(np.concatenate([along, inverse]))
+    return _Direction(left, right, grams, (halves[0], halves[1]))
+
+
+def _own_gram_direction(
+    left: _Side,
+    right: _Side,
+    result: Pass,
+    grams: Any,  # (2, 2r, 2r)
+    inverses: tuple[Any, Any],
+    present: int | None,
+) -> _Direction:
+    """Return the directions with the first `present` components solved by every row's and column's own Gram."""
+    r = inverses[0].shape[0]
+    m = r if present is None else present
+    share = result.n_kept / (len(result.kept_by_row) * len(result.kept_by_column))
+    found = []
+    for side, own, other, inverse in (
+        (left, result.row_grams, grams[1], inverses[0]),
+        (right, result.column_grams, grams[0], inverses[1]),
+    ):
+        damping = side.upload(share * OWN_GRAM_DAMPING * other[:m, :m])
+        solved = solve_each(own.tensor[:, :m, :m] + damping, side.added[:, :m])
+        rest = side.added @ side.upload(inverse[:, m:] / max(share, _ABSENT)) if m < r else None
+        found.append(_Side(side.factor, solved if rest is None else torch.cat([solved, rest], 1), side.weight))
+    halves, again = [], _grams(*found)
+    for gram in again:
+        along = -0.5 * pseudo_inverse(gram[:r, :r]) @ gram[:r, r:] if np.isfinite(gram).all() else gram[:r, r:]
+        halves.append(np.concatenate([along, np.eye(r)]))
+    return _Direction(found[0], found[1], again, (halves[0], halves[1]))
+
+
+def retract(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+    weight: Any,  # (n1,)
+) -> Retracted | None:
+    """Return the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``; see `lrpca.iteration.retract`.
+
+    None where the columns of L, or of R, are not orthogonal: they may depend on each other so closely that a Gram
+    does not show what is left of them.
+    """
+    r = L.shape[1]
+    left, right = _Side(L, dL.tensor, weight), _Side(R, dR.tensor, None)
+    first = _grams(left, right)
+    if not all(_is_diagonal(gram[:r, :r]) for gram in first):
+        return None
+    # What of ΔL lies in L is taken off before anything is squared: there may be a million times more of it than new.
+    in_L, in_R = (gram[:r, r:] / np.diag(gram)[:r, None] for gram in first)
+    return _retracted(*_without(left, right, in_L, in_R), in_L, in_R)
+
+
+def _retracted(
+    left: _Side,  # [L, what is new in ΔL]
+    right: _Side,
+    in_L: Any,  # (r, r): what is not, as combinations of the columns of L
+    in_R: Any,  # (r, r)
+) -> Retracted:
+    r, weight = len(in_L), left.weight
+    gram_L, gram_R = _grams(left, right)
+    basis_L, old_L, along_L, new_L = _split(gram_L)
+    basis_R, old_R, along_R, new_R = _split(gram_R)
+    along_L, along_R = along_L + old_L @ in_L, along_R + old_R @ in_R
+    P, values, Zh, before = retracted_core(old_L, along_L, new_L, old_R, along_R, new_R)
+    V = basis_R @ Zh[:r].T
+    U = basis_L @ P[:, :r]
+    if weight is not None:
+        # U of weight 0 follows from V.
+        inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
+        seen = (gram_R @ V).conj()
+        old, step = seen[:r], seen[r:] + in_R.T @ seen[:r]
+        U = np.concatenate([old + in_L @ old + step, old]) * inverse
+    return _Retracted(
+        None,
+        values[:r],
+        None,
+        P[:, :r],
+        Zh[:r],
+        before,
+        float(values[r]),
+        left=left,
+        right=right,
+        for_U=U,
+        for_V=V,
+    )
+
+
+class _Side:
+    """A factor and what is to be added to it, (n, 2 r), with the weights of its rows."""
+
+    def __init__(
+        self,
+        factor: Any,  # (n, r)
+        added: Any,  # (n, r)
+        weight: Any,  # (n,)
+    ) -> None:
+        self.factor, self.weight = factor, weight
+        self.added = added.tensor if isinstance(added, DeviceArray) else added
+        own = factor.tensor if isinstance(factor, DeviceArray) else to_device(factor, self.added.device)
+        self.own = own.to(self.added.dtype)
+        self.both = torch.cat([self.own, self.added], 1)
+
+    def gram(self) -> Any:
+        """Return [M ΔM]^H W [M ΔM], (2 r, 2 r)."""
+        weighted = self.both if self.weight is None else self.both * self.weight.tensor[:, None]
+        return weighted.mH @ self.both
+
+    def upload(self, small: Any) -> Any:
+        """Return a small matrix beside these."""
+        return to_device(small, self.both.device).to(self.both.dtype)
+
+
+@dataclass(frozen=True)
+class _Retracted(Retracted):
+    """U and V as coefficients of the columns of [L, ΔL] and [R, ΔR], until someone asks for them."""
+
+    left: _Side
+    right: _Side
+    for_U: Any  # (2r, r)
+    for_V: Any  # (2r, r)
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L = U Σ^½ and R = V Σ^½."""
+        root = np.sqrt(self.values)
+        return _combined(self.left, self.right, self.for_U * root, self.for_V * root)
+
+    def vectors(self) -> tuple[Any, Any]:
+        """Return U and V."""
+        return _combined(self.left, self.right, self.for_U, self.for_V)
+
+
+def _grams(left: _Side, right: _Side) -> Any:
+    """Return the Grams of both sides, which come to the host at once."""
+    return to_host(torch.stack([left.gram(), right.gram()]))
+
+
+def _combined(
+    left: _Side, right: _Side, for_left: Any, for_right: Any, *, finite: bool = False
+) -> tuple[DeviceArray, DeviceArray]:
+    """Return combinations of the columns of both sides, by coefficients that go to the device at once.
+
+    `finite` says that the columns are; what is made of them is then, if the coefficients are.
+    """
+    coefficients = np.stack([for_left, for_right])
+    finite = finite and bool(np.isfinite(coefficients).all())
+    both = left.upload(coefficients)
+    return (
+        DeviceArray(left.both @ both[0], surely_finite=finite),
+        DeviceArray(right.both @ both[1], surely_finite=finite),
+    )
+
+
+def _without(left: _Side, right: _Side, for_left: Any, for_right: Any) -> tuple[_Side, _Side]:
+    """Return both sides with combinations of the factor taken off what is to be added."""
+    off = left.upload(np.stack([for_left, for_right]))
+    sides = zip((left, right), off, strict=True)
+    one, other = (_Side(x.factor, torch.addmm(x.added, x.own, part, alpha=-1), x.weight) for x, part in sides)
+    return one, other
+
+
+def _split(
+    gram: Any,  # (2 r, 2 r) of [M ΔM], M with orthogonal columns
+) -> tuple[Any, Any, Any, Any]:
+    """Return orthonormal bases Q of M and P of what is new in ΔM as coefficients (2 r, 2 r) of [M ΔM].
+
+    And a, b, c of ``M = Q a`` and ``ΔM = Q b + P c``. Columns are scaled to length one first: steps of 1e-9 keep their
+    digits.
+    """
+    r = len(gram) // 2
+    size = np.sqrt(np.maximum(np.diag(gram).real, 0.0))
+    inverse = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    scaled = inverse[:, None] * gram * inverse
+    along = scaled[:r, r:]
+    rest = scaled[r:, r:] - along.conj().T @ along
+    left = np.maximum(np.diag(rest).real, 0.0)
+    there = np.where(left > _ABSENT, 1.0 / np.sqrt(np.where(left > _ABSENT, left, 1.0)), 0.0)
+    P = there[:, None] * _whitening(there[:, None] * rest * there)
+    basis = inverse[:, None] * np.block([[np.eye(r), -along @ P], [np.zeros((r, r)), P]])
+    return basis, np.diag(size[:r]).astype(gram.dtype), along * size[r:], P.conj().T @ rest * size[r:]
+
+
+def _is_diagonal(
+    gram: Any,  # (r, r)
+) -> bool:
+    """Tell whether the columns of this Gram are orthogonal, and none of them zero."""
+    size = np.sqrt(np.abs(np.diag(gram)))
+    apart = np.abs(gram - np.diag(np.diag(gram))) <= _ORTHOGONAL * np.outer(size, size)
+    return bool(size.min() > 0 and apart.all())
+
+
+def _whitening(
+    gram: Any,  # (r, r)
+) -> Any:
+    """Return T with T^H G T = 1, zero columns for directions that are not there."""
+    values, vectors = np.linalg.eigh(gram)
+    good = values > _NEGLIGIBLE * max(values[-1], _TINY)
+    return vectors * np.where(good, 1.0 / np.sqrt(np.where(good, values, 1.0)), 0.0)
+
+
+def solve_each(
+    grams: Any,  # (n, r, r)
+    sides: Any,  # (n, r)
+) -> Any:
+    """Return the solutions of n small systems, tensors; see `lrpca.iteration.solve_each`."""
+    diagonals = grams.diagonal(dim1=1, dim2=2).real
+    scale = torch.rsqrt(diagonals.mean(0).clamp(min=_TINY))
+    scaled = grams * (scale[:, None] * scale)
+    ridge = 1e-12 * (diagonals * scale.square()).sum(1) + _TINY
+    scaled.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
+    # Without a look at whether it worked, for which torch would wait.
+    solved = torch.linalg.solve_ex(scaled, (sides * scale)[:, :, None], check_errors=False).result
+    return solved[:, :, 0] * scale

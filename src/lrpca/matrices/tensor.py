@@ -1,0 +1,230 @@
+"""A matrix in a torch tensor, on any device: passes run there, factors stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrpca.influence import Levels
+from lrpca.kernels.reference import Pass
+from lrpca.kernels.torch_pass import TensorPass, plain_change
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from lrpca.matrices.device_array import DeviceArray, to_device, to_host
+from lrpca.threads import Threads
+
+# Number types that NumPy lacks, or that nothing is computed in, come to the host in single precision.
+_TO_HOST_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_ARITHMETIC: dict[Any, Any] = {
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.complex64): torch.complex64,
+    np.dtype(np.complex128): torch.complex128,
+}
+# Rounding of the factors of products in TF32 and half precision.
+_ELEVEN_BITS = 2.0**-11
+# Entries among which an infinite one is looked for at a time.
+_PIECE = 1 << 24
+
+
+class TensorMatrix(DenseMatrix):
+    """Y as a torch tensor of any real or complex number type, any strides, with NaN or `mask` marking missing entries.
+
+    Passes leave what is as long as Y is, on the device (`lrpca.matrices.device_array.DeviceArray`); rows and columns
+    that are looked at are copied to the host, never Y as a whole.
+
+    Parameters
+    ----------
+    array : Tensor (n1, n2)
+        The data; never copied, never written to.
+    mask : Tensor of bool, expandable to (n1, n2), optional
+        True where observed; on the same device.
+
+    Attributes
+    ----------
+    shape, stored, arithmetic, result, reads
+        As in `DenseMatrix`; float16 and bfloat16 count as float32.
+    """
+
+    def __init__(self, array: Any, mask: Any = None) -> None:
+        self.array = array.detach()
+        self.mask: Any = None if mask is None else mask.expand(array.shape)
+        self.shape = tuple(array.shape)
+        self.stored = _stored_dtype(array.dtype)
+        self.result = self.arithmetic = arithmetic_dtype(self.stored)
+        self.reads = 0.0
+        self._fast = False
+        self.threads = Threads()
+        self._room: dict[Any, Any] = {}  # what kernels hand over to one another
+        self._full_arithmetic = None
+        self._may_be_rough = self.stored.kind in "fc"
+        self._transposed = 0 < array.stride(0) < array.stride(1) and min(self.shape) > 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorMatrix, (self.array, self.mask)
+
+    def close(self) -> None:
+        """End the threads, and give back what passes have kept; results keep the matrix, and need none of it."""
+        super().close()
+        self._room = {}
+
+    def compute_roughly(self, roughly: bool) -> None:
+        """Compute passes in single precision, though Y is stored in double; of single precision, by eleven bits."""
+        super().compute_roughly(roughly)
+        self._fast = roughly and self.result == np.float32 and self._may_be_rough
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether passes are computed more roughly than Y is stored."""
+        return self._fast or super().is_rough
+
+    @property
+    def rough_rounding(self) -> float:
+        """The rounding of numbers where passes are computed roughly."""
+        return _ELEVEN_BITS if self.result == np.float32 else super().rough_rounding
+
+    def place(self, factor: Any) -> Any:
+        """Return an array on the device of Y."""
+        return factor if isinstance(factor, DeviceArray) else DeviceArray(to_device(factor, self.array.device))
+
+    def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Return the values at some positions, and which of them are observed."""
+        at = (self._index(rows), self._index(columns))
+        values = _host_copy(self.array[at])
+        observed = values == values
+        if self.mask is not None:
+            observed &= to_host(self.mask[at])
+        return values, observed
+
+    def take_rows(self, indices: Any) -> DenseMatrix:
+        """Return some rows on the host."""
+        return self._taken(self._index(indices))
+
+    def take_columns(self, indices: Any) -> DenseMatrix:
+        """Return some columns, as rows of a matrix on the host."""
+        at = (slice(None), self._index(indices))
+        mask = None if self.mask is None else np.ascontiguousarray(to_host(self.mask[at]).T)
+        return DenseMatrix(np.ascontiguousarray(_host_copy(self.array[at]).T), mask)
+
+    def submatrix(self, rows: Any, columns: Any) -> DenseMatrix:
+        """Return some rows of some columns on the host."""
+        return self._taken((self._index(rows)[:, None], self._index(columns)))
+
+    def with_mask(self, mask: Any) -> DenseMatrix:
+        """Return the same data, in place, with another mask, from either side."""
+        tensor = mask if isinstance(mask, torch.Tensor) else to_device(np.asarray(mask), self.array.device)
+        other = type(self)(self.array, tensor)
+        other.arithmetic = self.arithmetic
+        return other
+
+    def dense_rows(self, rows: slice) -> Any:
+        """Return some rows on the host, C-ordered and of the arithmetic type."""
+        return np.ascontiguousarray(_host_copy(self.array[rows]), self.arithmetic)
+
+    def mask_of(self, rows: slice) -> Any:
+        """Return the mask of some rows on the host; None if there is no mask."""
+        return None if self.mask is None else to_host(self.mask[rows])
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
+        """Yield (first row, block of rows, its mask or None), on the host, one after the other."""
+        for start in range(0, self.shape[0], rows):
+            part = slice(start, start + rows)
+            yield start, _host_copy(self.array[part]), self.mask_of(part)
+
+    def find_infinite(self) -> tuple[int, int] | None:
+        """Return where the first observed entry is that is infinite, if there is one; the search is on the device."""
+        height = max(1, _PIECE // self.shape[1])
+        for start in range(0, self.shape[0], height):
+            rows = slice(start, start + height)
+            infinite = torch.isinf(self.array[rows])
+            if self.mask is not None:
+                infinite = torch.logical_and(infinite, self.mask[rows])
+            if infinite.any():
+                i, j = torch.nonzero(infinite)[0].tolist()
+                return start + i, j
+        return None
+
+    def run_pass(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        level: Levels,
+        *,
+        A: Any,  # (n2, ka)
+        B: Any,  # (n1, kb)
+        energy: bool = False,
+        grams: bool = False,
+    ) -> Pass:
+        """Read Y once, on its device; see `lrpca.kernels.reference` for what comes back."""
+        from lrpca.kernels.gpu import tensor_pass
+
+        self.reads += 1
+        L, R, A, B = self._tensors(L, R, A, B)
+        Y, mask, across = self.array, self.mask, self._transposed
+        if across:
+            Y, mask, L, R, A, B = Y.T, None if mask is None else mask.T, R, L, B, A
+        found = tensor_pass(
+            Y,
+            L,
+            R,
+            level,
+            A=A,
+            B=B,
+            mask=mask,
+            arithmetic=_ARITHMETIC[self.arithmetic],
+            energy=energy,
+            grams=grams,
+            fast=self._fast and self.arithmetic == np.float32,
+            room=self._room,
+        )
+        result = _as_pass(found, energy)
+        return result.transposed() if across else result
+
+    def sparse_change(self, old: Any, new: Any) -> tuple[float, float]:
+        """Return ‖S' - S‖² and ‖S‖² in one more read; `old` and `new` are L, R and levels of ψ."""
+        self.reads += 1
+        sides = [(*self._tensors(L, R), level) for L, R, level in (old, new)]
+        arithmetic = _ARITHMETIC[self.arithmetic]
+        moved, size = to_host(plain_change(self.array, sides[0], sides[1], mask=self.mask, arithmetic=arithmetic))
+        return float(moved), float(size)
+
+    def _tensors(self, *factors: Any) -> list[Any]:
+        """Return factors as tensors on the device, in double precision; those that are one and the same stay so."""
+        wide = torch.complex128 if self.arithmetic.kind == "c" else torch.float64
+        done = {id(factor): self.place(factor).tensor.to(wide) for factor in factors}
+        return [done[id(factor)] for factor in factors]
+
+    def _taken(self, at: Any) -> DenseMatrix:
+        mask = None if self.mask is None else to_host(self.mask[at])
+        return DenseMatrix(_host_copy(self.array[at]), mask)
+
+    def _index(self, indices: Any) -> Any:
+        return to_device(np.asarray(indices, np.int64), self.array.device)
+
+
+def _as_pass(found: TensorPass, energy: bool) -> Pass:
+    """Return a pass as solvers know it: tall arrays wrapped, norms brought to the host."""
+    *squares, counted = to_host(found.norms)
+    norms = np.sqrt(squares)
+    return Pass(
+        CA=DeviceArray(found.CA),
+        CtB=DeviceArray(found.CtB),
+        kept_by_row=DeviceArray(found.kept_by_row),
+        kept_by_column=DeviceArray(found.kept_by_column),
+        norm_C=float(norms[0]),
+        norm_D=float(norms[1]) if energy else None,
+        row_grams=None if found.row_grams is None else DeviceArray(found.row_grams),
+        column_grams=None if found.column_grams is None else DeviceArray(found.column_grams),
+        counted=float(counted),
+    )
+
+
+def _stored_dtype(dtype: Any) -> Any:
+    return np.dtype(str(_TO_HOST_AS.get(dtype, dtype)).removeprefix("torch."))
+
+
+def _host_copy(part: Any) -> Any:
+    """Return a part of Y on the host."""
+    return to_host(part.to(_TO_HOST_AS.get(part.dtype, part.dtype)))
