@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lrpca
 from lrpca.iteration import Retracted, pseudo_inverse, retract, without_double_counting
 from lrpca.solvers.components import (
     Components,
@@ -247,3 +248,13 @@ def test_way_of_x_is_told_for_what_is_in_it(is_complex: bool) -> None:
         L, R = after.factors()
         # What X was includes its probes, which are too weak to matter.
         assert moved == pytest.approx(np.linalg.norm(L @ R.T - parts.L @ parts.R.T), rel=1e-9)
+
+
+def test_zero_does_not_stand_out_of_no_noise() -> None:
+    # Without any noise its edge is zero, and so are the values of components that are not there.
+    Y = np.zeros((300, 200))
+    Y[:, 0] = 1
+    with pytest.warns(lrpca.DiagnosisWarning):
+        d = lrpca.decompose(Y, 6)
+    assert d.converged and d.diagnosis.components == 1
+    np.testing.assert_allclose(d.low_rank, Y, atol=1e-12)

@@ -107,3 +107,30 @@ def test_nothing_is_given_up_where_residuals_are_small(problem: Any) -> None:
     for matrix in (accept(truth.Y), accept(da.from_array(truth.Y, chunks=(100, 100)))):
         assert given_up(matrix, L, R, last.kept, survey, cutoff)
         assert not given_up(matrix, L, R, last.kept, survey, 1e9)
+
+
+@pytest.mark.parametrize("length, taken", [(3000, 3000), (9000, 4096)])
+def test_long_rows_are_fitted_to_some_of_their_entries_and_annealed_only_if_need_be(
+    length: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    L, R = rng.standard_normal((30, 2)), rng.standard_normal((length, 2))
+    Y = L @ R.T
+    Y[rng.random(Y.shape) < 0.1] += 10
+    start = L.copy()
+    start[3] *= -1
+    kept = np.abs(Y - start @ R.T) <= 1e-6
+    last = Pass(np.zeros((30, 0)), np.zeros((length, 0)), kept.sum(axis=1), kept.sum(axis=0), 0.0)
+    facts = Survey(np.full(30, length), np.full(length, 30), float(np.linalg.norm(Y)))
+    fits: list[tuple[tuple[int, int], bool]] = []
+    fit = lrpca.solvers.lagging.robust_coefficients
+
+    def spy(part: Any, among: Any, noise: float, *, annealed: bool, by_blocks: bool) -> Any:
+        fits.append((part.shape, annealed))
+        return fit(part, among, noise, annealed=annealed, by_blocks=by_blocks)
+
+    monkeypatch.setattr(lrpca.solvers.lagging, "robust_coefficients", spy)
+    assert rescue_lost(accept(Y), start, R, last, facts, 1e-6, thorough=True)
+    np.testing.assert_allclose(start, L, atol=1e-9)
+    # The first fit explained the row as well as others are.
+    assert fits == [((1, taken), False)]
