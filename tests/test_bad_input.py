@@ -28,10 +28,11 @@ def spoiled(value: Any, dtype: Any = float) -> Any:
     [
         (np.zeros((0, 5)), r"Y\.shape=\(0, 5\).*at least one row"),
         (np.zeros((5, 0)), r"Y\.shape=\(5, 0\).*at least one row and one column"),
-        ([], r"Y\.(ndim|shape)="),
-        (np.ones(7), r"Y\.ndim=1 is not 2; reshape"),
-        (np.ones((2, 3, 4)), r"Y\.ndim=3 is not 2; reshape"),
-        (5.0, r"Y\.ndim=0 is not 2; reshape"),
+        ([], r"Y\.shape=\(0,\) has no entries; pass at least one row"),
+        (np.ones(7), r"Y\.ndim=1 is not 2; pass Y\[None\] for one row, or Y\[:, None\] for one column$"),
+        ([1.0, 2.0], r"Y\.ndim=1 is not 2; pass numpy\.asarray\(Y\)\[None\] for one row"),
+        (np.ones((2, 3, 4)), r"Y\.ndim=3 is not 2; reshape .*, e\.g\. Y\.reshape\(len\(Y\), -1\) for images$"),
+        (5.0, r"Y\.ndim=0 is not 2; pass a matrix \(samples, features\)$"),
         (np.ones((3, 3), object), r"Y\.dtype=object is not numeric; convert"),
         (np.full((3, 3), "a"), r"Y\.dtype=<U1 is not numeric; convert"),
         (np.full((3, 3), b"a"), r"Y\.dtype=\|S1 is not numeric; convert"),
@@ -168,16 +169,20 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ({"options": {"power_steps": -1}}, r"options\['power_steps'\]=-1"),
     ({"options": {"sample_size": 5}}, r"options\['sample_size'\]=5.*at least 100"),
     ({"options": {"power_steps": "two"}}, r"options\['power_steps'\]='two'"),
-    ({"row_weight": np.ones(59)}, r"row_weight.*\(59,\).*60 real numbers"),
-    ({"row_weight": -np.ones(60)}, r"row_weight.*-1.*at least 0"),
+    ({"row_weight": np.ones(59)}, r"^row_weight\.shape=\(59,\) is not \(60,\); pass one real number for each row$"),
+    ({"row_weight": -np.ones(60)}, r"^row_weight\[0\]=-1\.0 is not .* at least 0; give weights of 0 or more$"),
     ({"row_weight": np.zeros(60)}, r"row_weight=0"),
     ({"row_weight": np.full(60, np.nan)}, r"row_weight.*finite"),
-    ({"row_weight": ["a"] * 60}, r"row_weight.*real numbers"),
+    ({"row_weight": ["a"] * 60}, r"^row_weight\.dtype=<U1 is not a real number type; pass e\.g\. floats$"),
     ({"mask": np.ones((60, 50))}, r"mask\.dtype=float64 is not bool; pass True where observed"),
     ({"mask": np.ones((50, 60), bool)}, r"mask\.shape=\(50, 60\) does not fit Y\.shape=\(60, 50\); use"),
     ({"mask": np.ones(50, bool)}, r"mask\.shape=\(50,\) does not fit"),
     ({"start": np.ones((60, 2))}, r"start.*pair \(L, R\)"),
-    ({"start": (np.ones((60, 3)), np.ones((50, 2)))}, r"start of shapes \(60, 3\), \(50, 2\).*expected \(60, 2\)"),
+    (
+        {"start": (np.ones((50, 2)), np.ones((60, 2)))},
+        r"^start\.shapes=\(\(50, 2\), \(60, 2\)\) do not fit Y\.shape=\(60, 50\) with rank=2; pass \(60, 2\) and "
+        r"\(50, 2\)$",
+    ),
     ({"start": (np.full((60, 2), np.nan), np.ones((50, 2)))}, r"start contains NaN"),
     ({"start": (np.zeros((60, 2)), np.ones((50, 2)))}, r"start is all zero.*omit start"),
 ]
@@ -189,6 +194,18 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
 def test_keywords(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decompose(GOOD.Y, 2, **keywords)
+
+
+def test_masks_that_are_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^mask='nowhere' does not exist; check the name and the folder$"):
+        decompose(GOOD.Y, 2, mask="nowhere")
+    text = tmp_path / "mask.txt"
+    text.write_text("one two")
+    with pytest.raises(ValueError, match=r"^mask='.*mask\.txt' "):
+        decompose(GOOD.Y, 2, mask=text)
+    np.save(tmp_path / "mask.npy", np.ones(50, bool))
+    with pytest.raises(ValueError, match=r"^mask='.*mask\.npy' holds an array of shape \(50,\); reshape"):
+        decompose(GOOD.Y, 2, mask=tmp_path / "mask.npy")
 
 
 def test_complex_start_of_real_data_is_refused() -> None:

@@ -64,9 +64,11 @@ def test_masked_arrays_hide_entries() -> None:
     Ys = stack_of(3)
     hidden = np.random.default_rng(0).random(Ys.shape) < 0.1
     spoiled = np.where(hidden, 1e6, Ys).astype(np.float32)
-    batch = lrpca.decompose_batch(np.ma.array(spoiled, mask=hidden), 2)
-    assert np.array_equal(batch.L, lrpca.decompose_batch(Ys, 2, mask=~hidden).L)
-    assert not batch.outliers[hidden].any()
+    masked = np.ma.array(spoiled, mask=hidden)
+    for given in (masked, list(masked)):
+        batch = lrpca.decompose_batch(given, 2)
+        assert np.array_equal(batch.L, lrpca.decompose_batch(Ys, 2, mask=~hidden).L)
+        assert not batch.outliers[hidden].any()
 
 
 def test_tensors_in_tensors_out() -> None:
@@ -158,7 +160,14 @@ OFF = torch.ones(5, 5, dtype=torch.bool, device="meta")
         (np.zeros((0, 5, 5)), {}, r"Ys.shape=\(0, 5, 5\) has no entries"),
         (np.ones((5, 5)), {}, "Ys.ndim=2 is not 3; use lrpca.decompose for one matrix"),
         (np.full((2, 5, 5), "a"), {}, "is not numeric"),
-        ([np.ones((2, 2)), np.ones((3, 2))], {}, "is not a stack"),
+        (
+            [np.ones((2, 2)), np.ones((3, 2))],
+            {},
+            r"^Ys=list of shapes \(2, 2\) and \(3, 2\) is not a stack; give matrices of one shape, or call "
+            r"lrpca\.decompose for each$",
+        ),
+        ([[[1.0, 2.0]], [[1.0]]], {}, "^Ys=list is not a stack; give matrices of one shape"),
+        ([], {}, r"^Ys=\[\] has no problem; pass at least one$"),
         (np.ones((2, 5, 5)), {"rank": 6}, "rank=6 is not between 1 and"),
         (np.ones((2, 5, 5)), {"rank": "auto"}, "rank='auto' is not an integer, and a rank of each"),
         (np.ones((2, 5, 5)), {"mask": np.ones((3, 5), bool)}, r"mask.shape=\(3, 5\) does not fit"),
@@ -170,6 +179,11 @@ OFF = torch.ones(5, 5, dtype=torch.bool, device="meta")
         (np.ones((2, 5, 5)), {"mask": OFF}, r"mask.device=meta, but Ys is in the memory of the CPU; pass mask.cpu"),
         (np.ones((2, 5, 5)), {"tol": 2.0}, "tol=2.0 is not a number"),
         (np.ones((2, 5, 5)), {"options": {"checkpoint": "a.npz"}}, "is one file, but a batch has many"),
+        (
+            np.ones((2, 5, 5)),
+            {"options": {"gamma": 1}},
+            r"^options=\{'gamma': \.\.\.\} is unknown(?!.*checkpoint).*; use",
+        ),
     ],
 )
 def test_what_cannot_be_solved_is_refused(Ys: Any, arguments: dict[str, Any], message: str) -> None:
@@ -180,13 +194,25 @@ def test_what_cannot_be_solved_is_refused(Ys: Any, arguments: dict[str, Any], me
 @pytest.mark.parametrize(
     ("Ys", "message"),
     [
-        ([torch.ones(5, 5), torch.ones(5, 5)], r"Ys=list of tensors is not a tensor; pass torch.stack\(Ys\)"),
+        ([torch.ones(5, 5), torch.ones(5, 5)], r"Ys=list of tensors is not a tensor; pass torch.stack\(Ys\)$"),
+        (
+            [torch.ones(5, 5), torch.ones(4, 5)],
+            r"Ys=list of tensors has shapes \(5, 5\) and \(4, 5\); pass torch\.stack\(Ys\), tensors of one shape$",
+        ),
+        ([torch.ones(5, 5), np.ones((5, 5))], r"Ys=list holds tensors and ndarray; pass torch\.stack\(Ys\) of tensors"),
+        (None, r"Ys=None is not a stack; pass an array or a tensor \(b, n1, n2\)$"),
         ("x.npy", r"Ys='x.npy' names files; pass their arrays, e.g. numpy.load"),
     ],
 )
 def test_what_is_no_stack_is_refused(Ys: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         lrpca.decompose_batch(Ys, 1)
+
+
+def test_options_that_are_none_count_as_not_given() -> None:
+    Ys = stack_of(2)
+    d = lrpca.decompose_batch(Ys, 2, options={"checkpoint": None})
+    np.testing.assert_array_equal(d.L, lrpca.decompose_batch(Ys, 2).L)
 
 
 def test_an_interrupt_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

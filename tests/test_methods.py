@@ -132,7 +132,7 @@ def test_options_that_are_none_count_as_not_given(method: str) -> None:
     [
         (np.zeros((0, 5)), r"Y\.shape=\(0, 5\).*at least one row"),
         (np.zeros((5, 0)), r"Y\.shape=\(5, 0\)"),
-        (np.ones(7), r"Y\.ndim=1 is not 2; reshape"),
+        (np.ones(7), r"Y\.ndim=1 is not 2; pass Y\[None\]"),
         (np.ones((2, 3, 4)), r"Y\.ndim=3 is not 2"),
         (np.ones((3, 3), object), r"Y\.dtype=object is not numeric; convert"),
         (np.full((3, 3), "a"), r"Y\.dtype=<U1 is not numeric"),

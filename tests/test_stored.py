@@ -462,7 +462,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "HDF5, empty": (lambda f: in_hdf5(f, h5py.Empty("f4")), ValueError, "holds no 2-D array of numbers"),
     "HDF5, text": (lambda f: in_hdf5(f, np.array([[b"a"]])), ValueError, "holds no 2-D array of numbers"),
     "HDF5 dataset, 1-D": (lambda f: h5py.File(in_hdf5(f, Y[0]))["Y"], ValueError, r"Y\.ndim=1 of .*:/Y is not 2"),
-    "no files": (lambda f: [], ValueError, "Y.ndim=1 is not 2"),
+    "no files": (lambda f: [], ValueError, r"Y\.shape=\(0,\) has no entries"),
     "a file of a list missing": (
         lambda f: [in_npy(f, Y), f / "no.npy", in_npy(f, Y)],
         FileNotFoundError,
@@ -500,6 +500,8 @@ def test_masks_that_do_not_fit(tmp_path: Path) -> None:
         decompose(stored, RANK, mask=in_zarr(tmp_path, np.ones((3, 4), bool), "m.zarr", chunks=(2, 2)))
     with pytest.raises(ValueError, match=r"mask\.dtype=float32 is not bool; pass True"):
         decompose(stored, RANK, mask=da.from_array(Y))
+    with pytest.raises(ValueError, match=r"^mask\.ndim=1 of .*:/Y is not 2"):
+        decompose(stored, RANK, mask=h5py.File(in_hdf5(tmp_path, Y[0] > 0, "m.h5"))["Y"])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         decompose(stored, RANK, mask=tmp_path / "mask.npy")
 

@@ -276,8 +276,8 @@ def test_other_answers_do_not_stop(tensor: Any) -> None:
 REFUSED = {
     "sparse": (lambda t: t.to_sparse(), TypeError, r"Y\.layout=torch\.sparse_coo is not dense; pass Y\.to_dense\(\)"),
     "without data": (lambda t: t.to("meta"), ValueError, r"Y\.device=meta has no entries"),
-    "a number": (lambda t: t[0, 0], ValueError, r"Y\.ndim=0 is not 2; reshape"),
-    "a row": (lambda t: t[0], ValueError, r"Y\.ndim=1 is not 2; reshape"),
+    "a number": (lambda t: t[0, 0], ValueError, r"Y\.ndim=0 is not 2; pass a matrix \(samples, features\)$"),
+    "a row": (lambda t: t[0], ValueError, r"Y\.ndim=1 is not 2; pass Y\[None\] for one row, or Y\[:, None\]"),
     "a stack": (lambda t: t[None], ValueError, r"Y\.ndim=3 is not 2; pass a stack of matrices to lrpca\.decompose_ba"),
     "no rows": (lambda t: t[:0], ValueError, r"Y\.shape=\(0, 70\) has no entries; pass at least one row"),
     "float8": (
@@ -285,9 +285,15 @@ REFUSED = {
         TypeError,
         r"Y\.dtype=torch\.float8_e4m3fn is not read on cpu",
     ),
+    "many axes": (lambda t: t[None, None], ValueError, r"Y\.ndim=4 is not 2; reshape .* for images$"),
     "infinite": (lambda t: t.clone().index_fill_(0, torch.tensor([4]), torch.inf), ValueError, r"Y\[4, 0\]=inf is not"),
     "nothing": (lambda t: torch.full_like(t, torch.nan), ValueError, "no observed entry"),
-    "rows": (list, TypeError, r"Y=list of tensors is not a tensor; pass torch\.stack\(Y\)"),
+    "rows": (list, TypeError, r"Y=list of tensors is not a tensor; pass torch\.stack\(Y\)$"),
+    "some rows": (
+        lambda t: [t[0], t[0, 1:]],
+        TypeError,
+        r"Y=list of tensors has shapes \(70,\) and \(69,\); pass torch",
+    ),
 }
 
 
@@ -298,12 +304,14 @@ def test_refusals(tensor: Any, case: str) -> None:
         decompose(change(tensor), RANK)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch warns of both
-def test_quantised_and_nested_ones(tensor: Any) -> None:
+@pytest.mark.filterwarnings("ignore")  # torch warns of all three
+def test_quantised_nested_and_half_complex_ones(tensor: Any) -> None:
     with pytest.raises(TypeError, match=r"Y\.dtype=torch\.qint8 is quantised; pass Y\.dequantize"):
         decompose(torch.quantize_per_tensor(tensor.float(), 0.1, 0, torch.qint8), RANK)
     with pytest.raises(TypeError, match=r"Y\.is_nested=True: rows differ in length"):
         decompose(torch.nested.nested_tensor([tensor[0], tensor[1, :5]]), RANK)
+    with pytest.raises(TypeError, match=r"Y\.dtype=torch\.complex32 is not .*, e\.g\. Y\.to\(torch\.complex64\)$"):
+        decompose(tensor.to(torch.complex32), RANK)
 
 
 def test_mixed_devices_are_refused(problem: Problem, tensor: Any) -> None:
@@ -315,8 +323,23 @@ def test_mixed_devices_are_refused(problem: Problem, tensor: Any) -> None:
         decompose(problem.Y, RANK, mask=elsewhere)
     with pytest.raises(ValueError, match="row_weight." + advice.format("row_weight")):
         decompose(tensor, RANK, row_weight=torch.ones(90, device="meta"))
-    with pytest.raises(ValueError, match="start." + advice.format("start")):
-        decompose(TensorMatrix(tensor), RANK, start=(torch.ones(90, 3, device="meta"), torch.ones(70, 3)))
+    there = torch.ones(90, 3), torch.ones(70, 3)
+    for k in (0, 1):
+        name, start = rf"start\[{k}\]", [factor.to("meta") if h == k else factor for h, factor in enumerate(there)]
+        with pytest.raises(ValueError, match=rf"^{name}\." + advice.format(name)):
+            decompose(TensorMatrix(tensor), RANK, start=tuple(start))
+        with pytest.raises(ValueError, match=rf"^{name}\.device=meta, but Y is .*; pass {name}\.cpu\(\)$"):
+            decompose(problem.Y, RANK, start=tuple(start))
+
+
+@pytest.mark.parametrize("rank", (torch.tensor(3), np.array(3)), ids=("tensor", "array"))
+def test_ranks_in_tensors_are_refused(tensor: Any, rank: Any) -> None:
+    with pytest.raises(ValueError, match=r"^rank=\w+\(3\) is not an integer; pass int\(rank\), or float\(rank\) if it"):
+        decompose(tensor, rank)
+    with pytest.raises(ValueError, match=r"^rank=\w+\(3\) is not an integer; pass int\(rank\)$"):
+        lrpca.decompose_batch(tensor[None], rank)
+    with pytest.raises(ValueError, match=r"is not an integer; give one from 1 to 70"):
+        decompose(tensor, torch.tensor([3, 4]))  # type: ignore[arg-type]
 
 
 def test_masks_that_do_not_fit(tensor: Any) -> None:
@@ -392,6 +415,9 @@ def test_new_rows(tensor: Any, by_numpy: Any, way: Any) -> None:
         d.transform(tensor.to("meta"))
     with pytest.raises(ValueError, match="has 69 columns, not 70"):
         d.transform(tensor[:, :-1])
+    with pytest.raises(ValueError, match=r"Y\.ndim=1 is not 2; pass Y\[None\] for one row"):
+        d.transform(tensor[0])
+    assert torch.equal(d.transform(tensor[0][None]), got[:1])
 
 
 def test_arrays_regress_tensors_too(tensor: Any, by_numpy: Any) -> None:

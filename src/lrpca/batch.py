@@ -10,7 +10,7 @@ import numpy as np
 
 from lrpca.batches.one_by_one import Request, decompose_each
 from lrpca.batches.result import BatchDecomposition, gathered
-from lrpca.decompose import Complaint, check_settings
+from lrpca.decompose import Complaint, check_settings, holds_one_number
 from lrpca.devices import is_tensor
 from lrpca.matrices.accept_tensor import check_tensor, host_argument, refuse_elsewhere, refuse_list_of_tensors
 from lrpca.matrices.large import is_list_of_paths, is_path
@@ -114,20 +114,35 @@ def _check_stack(Ys: Any) -> Any:
         _check_shape(tuple(Ys.shape))
         check_tensor(Ys, 3, "Ys")
         return Ys.detach()
+    if Ys is None:
+        raise TypeError("Ys=None is not a stack; pass an array or a tensor (b, n1, n2)")
+    if isinstance(Ys, list | tuple) and not Ys:
+        raise ValueError(f"Ys={Ys!r} has no problem; pass at least one")
     refuse_list_of_tensors(Ys, "Ys")
     if is_path(Ys) or is_list_of_paths(Ys):
         raise TypeError(f"Ys={Ys!r} names files; pass their arrays, e.g. numpy.load(path)")
+    is_masked = isinstance(Ys, list | tuple) and any(isinstance(part, np.ma.MaskedArray) for part in Ys)
     if isinstance(Ys, np.ma.MaskedArray):
         stack: Any = Ys
     else:
         try:
-            stack = np.asarray(Ys)
-        except ValueError as error:
-            raise ValueError(f"Ys={type(Ys).__name__} is not a stack ({error}); give matrices of one shape") from None
+            stack = np.ma.stack(Ys) if is_masked else np.asarray(Ys)
+        except ValueError:
+            raise ValueError(
+                f"Ys={type(Ys).__name__}{_shapes_in(Ys)} is not a stack; give matrices of one shape, or call "
+                "lrpca.decompose for each"
+            ) from None
     if stack.dtype.kind not in "biufc":
         raise ValueError(f"Ys.dtype={stack.dtype} is not numeric; convert it first, e.g. Ys.astype(float)")
     _check_shape(stack.shape)
     return stack
+
+
+def _shapes_in(Ys: Any) -> str:
+    """Return the first two shapes in a list of arrays in words, nothing where they are not known or equal."""
+    parts = Ys if isinstance(Ys, list | tuple) else []
+    shapes = list(dict.fromkeys(getattr(part, "shape", None) for part in parts))
+    return f" of shapes {shapes[0]} and {shapes[1]}" if len(shapes) > 1 and None not in shapes else ""
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:
@@ -140,6 +155,8 @@ def _check_shape(shape: tuple[int, ...]) -> None:
 
 def _check_rank(rank: Any, shape: tuple[int, ...]) -> int:
     most = min(shape[1:])
+    if holds_one_number(rank):
+        raise ValueError(f"rank={rank!r} is not an integer; pass int(rank)")
     if not is_integer(rank):
         raise ValueError(
             f"rank={rank!r} is not an integer, and a rank of each problem's own would not stack; give one from 1 to "
@@ -167,10 +184,15 @@ def _seed(random_state: Any) -> int:
 
 def _check_batch_options(options: Any) -> dict[str, Any] | None:
     method = find_method("lrpca")
-    checked = check_options(options, method.options, method.name)
-    if "checkpoint" in checked:
-        raise ValueError("options['checkpoint'] is one file, but a batch has many problems; leave it out")
-    return checked or None
+    checks = {name: check for name, check in method.options.items() if name != "checkpoint"}
+    if isinstance(options, dict) and "checkpoint" in options:
+        if options["checkpoint"] is not None:
+            raise ValueError(
+                f"options['checkpoint']={options['checkpoint']!r} is one file, but a batch has many problems; leave it "
+                "out"
+            )
+        options = {name: value for name, value in options.items() if name != "checkpoint"}
+    return check_options(options, checks, method.name) or None
 
 
 def _check_mask(mask: Any, stack: Any) -> Any:

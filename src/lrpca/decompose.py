@@ -188,7 +188,7 @@ def decompose_quietly(
     _refuse_off_device(chosen, matrix)
     weight = _check_weight(host_argument(row_weight, "row_weight", device), matrix.shape[0])
     if isinstance(start, tuple | list):
-        start = tuple(host_argument(factor, "start", device) for factor in start)
+        start = tuple(host_argument(factor, f"start[{k}]", device) for k, factor in enumerate(start))
     plan = _resolve_schedule(schedule) if chosen.schedule else None
     rng = _generator(random_state)
     limits = check_tol(tol, chosen, plan, matrix.arithmetic), _check_max_iter(max_iter, chosen.max_iter)
@@ -257,6 +257,8 @@ def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | floa
             if not method.needs_rank:
                 raise ValueError(f"rank={rank} is a share, which method={method.name!r} does not use; leave rank out")
             return float(rank)
+        if holds_one_number(rank):
+            raise ValueError(f"rank={rank!r} is not an integer; pass int(rank), or float(rank) if it is a share")
         raise ValueError(
             f"rank={rank!r} is not an integer; give one from 1 to {min(shape)}, 'auto', or a share of the variance "
             "between 0 and 1"
@@ -266,18 +268,25 @@ def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | floa
     return int(rank)
 
 
+def holds_one_number(value: Any) -> bool:
+    """Tell whether something is a tensor or an array of one number, and not the number itself."""
+    return (is_tensor(value) or isinstance(value, np.ndarray)) and value.shape == ()
+
+
 def _check_weight(weight: Any, rows: int) -> Any:
     if weight is None:
         return None
     weight = np.asarray(weight)
-    if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
-        raise ValueError(
-            f"row_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
-        )
+    if weight.shape != (rows,):
+        raise ValueError(f"row_weight.shape={weight.shape} is not {(rows,)}; pass one real number for each row")
+    if weight.dtype.kind not in "biuf":
+        raise ValueError(f"row_weight.dtype={weight.dtype} is not a real number type; pass e.g. floats")
     weight = weight.astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
     if len(bad):
-        raise ValueError(f"row_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one")
+        raise ValueError(
+            f"row_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give weights of 0 or more"
+        )
     if not weight.any():
         raise ValueError("row_weight=0 for every row leaves nothing to fit; give some rows a positive weight")
     return weight / weight.mean()
@@ -333,14 +342,18 @@ def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any
     except (TypeError, ValueError):
         raise ValueError("start is not a pair (L, R) of arrays; pass e.g. (d.L, d.R)") from None
     shape, complex_data = task.matrix.shape, task.matrix.stored.kind == "c"
-    rank: Any = asked
+    width: Any = asked
     if isinstance(asked, str | float):
         if not task.prunes:
             raise ValueError(f"rank={asked!r} does not go with start, unless the default finds it; give a rank")
-        rank = L.shape[1] if L.ndim == 2 and 1 <= L.shape[1] <= min(shape) else "rank"
-    expected = ((shape[0], rank), (shape[1], rank))
-    if (L.shape, R.shape) != expected:
-        raise ValueError(f"start of shapes {L.shape}, {R.shape} does not fit; expected {expected[0]}, {expected[1]}")
+        width = L.shape[1] if L.ndim == 2 and 1 <= L.shape[1] <= min(shape) else None
+    if (L.shape, R.shape) != ((shape[0], width), (shape[1], width)):
+        known = isinstance(asked, int)
+        beside, r = (f" with rank={asked}", asked) if known else ("", "r")
+        raise ValueError(
+            f"start.shapes={(L.shape, R.shape)} do not fit Y.shape={shape}{beside}; pass ({shape[0]}, {r}) and "
+            f"({shape[1]}, {r})" + ("" if known else f", r from 1 to {min(shape)}")
+        )
     if not complex_data and "c" in (L.dtype.kind, R.dtype.kind):
         raise ValueError("start is complex but Y is real; pass real factors")
     wide = np.complex128 if complex_data else np.float64

@@ -189,7 +189,8 @@ def _accepted(item: Any, name: str) -> DenseMatrix:
     except (ValueError, TypeError) as error:
         message = str(error)
         # What `accept` says of Y is said of this one.
-        known = f"{name}{message[1:]}" if message[:1] == "Y" and message[1:2] in (".", "=") else f"{name}: {message}"
+        own = message[:1] == "Y" and message[1:2] in (".", "=")
+        known = f"{name}{message[1:]}".replace(" Y[", f" {name}[") if own else f"{name}: {message}"
         raise type(error)(known) from None
     if isinstance(matrix, SparseMatrix):
         raise TypeError(f"{name}={type(item).__name__} is sparse, which training does not take; pass {name}.toarray()")

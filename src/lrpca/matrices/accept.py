@@ -9,7 +9,7 @@ import numpy as np
 
 from lrpca.devices import is_tensor
 from lrpca.matrices.accept_tensor import accept_tensor, host_argument, refuse_list_of_tensors
-from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
 from lrpca.matrices.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
 
 
@@ -44,7 +44,7 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     if hasattr(Y, "tocsr") and hasattr(Y, "nnz"):
         return _accept_sparse(Y, mask)
     array, own_mask = _as_array(Y)
-    _check_array(array)
+    _check_array(array, "Y" if isinstance(Y, np.ndarray) else "numpy.asarray(Y)")
     observed = _as_mask(mask, array.shape)
     if own_mask is not None:
         observed = own_mask if observed is None else observed & own_mask
@@ -78,17 +78,15 @@ def _is_number_or_missing(value: Any) -> bool:
     return isinstance(value, numbers.Number | np.bool_) or value is None or type(value).__name__ == "NAType"
 
 
-def _check_array(array: Any) -> None:
+def _check_array(array: Any, name: str) -> None:
     if array.dtype.kind not in "biufc":
         raise ValueError(
             f"Y.dtype={array.dtype} is not numeric; convert it first, e.g. Y.astype(float), or drop text columns"
         )
-    if array.ndim != 2:
-        raise ValueError(
-            f"Y.ndim={array.ndim} is not 2; reshape to (samples, features), e.g. Y.reshape(len(Y), -1) for images"
-        )
     if array.size == 0:
         raise ValueError(f"Y.shape={array.shape} has no entries; pass at least one row and one column")
+    if array.ndim != 2:
+        raise ValueError(f"Y.ndim={array.ndim} is not 2; {two_axes_advice(array.ndim, name)}")
 
 
 def _as_mask(mask: Any, shape: tuple[int, int]) -> Any:

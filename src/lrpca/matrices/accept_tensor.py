@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.devices import is_tensor
-from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
 from lrpca.matrices.large import open_mask
 
 # Number types that are read, on the CPU and on other devices; PyTorch does not compute with the others there.
@@ -55,16 +55,13 @@ def check_tensor(Y: Any, ndim: int = 2, name: str = "Y") -> None:
     if Y.device.type == "mps":
         raise ValueError(f"{name}.device={Y.device} has no double precision; pass {name}.cpu()")
     if dtype not in (known + _ON_CPU_ONLY if Y.device.type == "cpu" else known):
-        wider = "to(torch.int32)" if dtype in _ON_CPU_ONLY else "float()"
+        wider = "to(torch.int64)" if dtype in _ON_CPU_ONLY else "to(torch.complex64)" if Y.is_complex() else "float()"
         raise TypeError(f"{name}.dtype={Y.dtype} is not read on {Y.device}; convert it first, e.g. {name}.{wider}")
-    if Y.ndim != ndim:
-        stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
-        raise ValueError(
-            f"{name}.ndim={Y.ndim} is not {ndim}; {stack}reshape to (samples, features), e.g. {name}.reshape("
-            f"len({name}), -1) for images"
-        )
     if Y.numel() == 0:
         raise ValueError(f"{name}.shape={tuple(Y.shape)} has no entries; pass at least one row and one column")
+    if Y.ndim != ndim:
+        stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
+        raise ValueError(f"{name}.ndim={Y.ndim} is not {ndim}; {stack}{two_axes_advice(Y.ndim, name)}")
 
 
 def host_array(tensor: Any) -> Any:
@@ -151,5 +148,18 @@ def refuse_elsewhere(tensor: Any, name: str, device: Any, beside: str = "Y") -> 
 
 def refuse_list_of_tensors(Y: Any, name: str = "Y") -> None:
     """Raise TypeError where a list is one of tensors: of their rows arrays would be made, without a word."""
-    if isinstance(Y, list | tuple) and any(is_tensor(part) for part in Y):
-        raise TypeError(f"{name}={type(Y).__name__} of tensors is not a tensor; pass torch.stack({name})")
+    if not isinstance(Y, list | tuple) or not any(is_tensor(part) for part in Y):
+        return
+    kind = type(Y).__name__
+    others = [type(part).__name__ for part in Y if not is_tensor(part)]
+    if others:
+        raise TypeError(
+            f"{name}={kind} holds tensors and {others[0]}; pass torch.stack({name}) of tensors alone, or arrays alone"
+        )
+    shapes = list(dict.fromkeys(tuple(part.shape) for part in Y))
+    if len(shapes) > 1:
+        raise TypeError(
+            f"{name}={kind} of tensors has shapes {shapes[0]} and {shapes[1]}; pass torch.stack({name}), tensors of "
+            "one shape"
+        )
+    raise TypeError(f"{name}={kind} of tensors is not a tensor; pass torch.stack({name})")

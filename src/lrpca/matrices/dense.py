@@ -379,6 +379,15 @@ def readable(array: Any) -> Any:
     return array
 
 
+def two_axes_advice(ndim: int, name: str = "Y") -> str:
+    """Return how something of another number of axes is made a matrix."""
+    if ndim == 0:
+        return "pass a matrix (samples, features)"
+    if ndim == 1:
+        return f"pass {name}[None] for one row, or {name}[:, None] for one column"
+    return f"reshape to (samples, features), e.g. {name}.reshape(len({name}), -1) for images"
+
+
 def _is_large_file(array: Any) -> bool:
     """Tell whether an array is so many bytes of a mapped file that these may not stay in memory."""
     if array.nbytes < _LARGE_FILE:

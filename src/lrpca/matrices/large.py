@@ -107,7 +107,7 @@ def open_mask(mask: Any, shape: tuple[int, int]) -> Any:
     if mask is None:
         return None
     module = type(mask).__module__.split(".")[0]
-    mask = _opened(mask, None) if module in LARGE or is_path(mask) else np.asarray(mask)
+    mask = _opened_mask(mask) if module in LARGE or is_path(mask) else np.asarray(mask)
     if mask.dtype != bool:
         raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
     n1, n2 = shape
@@ -116,3 +116,15 @@ def open_mask(mask: Any, shape: tuple[int, int]) -> Any:
             f"mask.shape={tuple(mask.shape)} does not fit Y.shape={shape}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
         )
     return mask
+
+
+def _opened_mask(mask: Any) -> Any:
+    """Return what `_opened` does; our own errors speak of the mask."""
+    try:
+        return _opened(mask, None)
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        message = str(error)
+        for start in ("path=", "Y=", "Y."):
+            if message.startswith(start):
+                raise type(error)("mask" + start[-1] + message.removeprefix(start)) from None
+        raise
