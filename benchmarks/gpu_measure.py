@@ -13,7 +13,7 @@ from gpu_rival import Planted, planted
 from measure import Table, number
 
 RANK, OUTLIERS = 5, 0.1
-# Calls queued one after the other, and calls until the pass over a matrix is recorded as a graph and replayed.
+# Calls queued one after the other, and calls before the clock starts, of which the first compiles.
 ROW, _WARM = 8, 4
 
 

@@ -87,8 +87,6 @@ REAL: dict[str, Callable[[Any], Any]] = {
     "largest": lambda x: x.max(axis=0, initial=0.0),
     "largest of all": lambda x: x.max(),
     "smallest": lambda x: x[:, 0].min(initial=-9.0),
-    "median": lambda x: np.median(x[:, 0]),
-    "median of even": lambda x: np.median(x[1:, 0]),
     "places": lambda x: np.flatnonzero((x[:, 0] > 0.2) & ~(x[:, 1] < 0) | (x[:, 2] >= 1)),
 }
 
@@ -136,10 +134,6 @@ def test_single_precision_stays_beside_numbers_only() -> None:
 def test_the_first_of_equal_ones() -> None:
     x = np.array([[1.0, 2.0], [3.0, 2.0], [3.0, 1.0]])
     np.testing.assert_array_equal(on_device(x).argmax(axis=0), [1, 0])
-
-
-def test_median_of_a_missing_number() -> None:
-    assert np.isnan(np.median(on_device([1.0, np.nan, 2.0])))
 
 
 def test_changes_in_place() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,7 @@ def test_memory_errors_tell_what_was_free(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in (("is_available", True), ("memory_reserved", 3 << 20), ("memory_allocated", 1 << 20)):
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (13 << 20, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: nullcontext())
     words = (
         r"Ys\.shape=\(9, 5, 4\) needs another 20\.00 MiB, and cuda has 15\.7 MB of 85\.9 GB free; delete .* fewer prob"
     )

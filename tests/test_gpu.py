@@ -463,14 +463,14 @@ def agree(ours: Any, theirs: Any, within: float) -> None:
 
 
 @pytest.mark.parametrize("rank", (3, 8))
-def test_replayed_passes_follow_factors_and_levels(rank: int) -> None:
+def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
     from lrpca.kernels.gpu import tensor_pass
     from lrpca.kernels.torch_pass import plain_pass
 
     host, L, R = (put(x) for x in gapped((513, 1025), rank))
     Y, weights, room = host.float(), put(np.random.default_rng(3).uniform(0.5, 2, (513, 1))), {}
     earlier = []
-    # Often enough to be recorded.
+    # The first of a kind is compiled, the others are started as they are.
     for k in range(6):
         for B in (L, weights * L):
             level = levels("redescending" if k % 2 else "hard", 0.5)
@@ -481,6 +481,79 @@ def test_replayed_passes_follow_factors_and_levels(rank: int) -> None:
         L, R = L * 1.5, R / 1.5
     # What was returned is not written to again.
     assert all(torch.equal(pass_.CA, CA) and torch.equal(pass_.norms, norms) for pass_, CA, norms in earlier)
+
+
+def test_kinds_of_passes_in_turn_keep_out_of_each_other() -> None:
+    from lrpca.kernels.gpu import tensor_pass
+    from lrpca.kernels.torch_pass import plain_pass
+
+    host, L, R = (put(x) for x in gapped((513, 700), 6))
+    Y, level, room = host.float(), levels("redescending", 0.5), {}
+    generator = torch.Generator(Y.device).manual_seed(0)
+    none = [torch.zeros(n, 0, dtype=torch.float64, device=Y.device) for n in Y.shape]
+    for scale in (1e6, 1e-6, 1.0, 1e-3):
+        # A unit that a pass before had found for larger factors would leave no digits of these.
+        left, right = L * scale, R / scale
+        agree(
+            tensor_pass(Y, left, right, level, A=right, B=left, room=room),
+            plain_pass(Y, left, right, level, A=right, B=left, arithmetic=torch.float64),
+            3e-6,
+        )
+        for width in (3, 12, 40):
+            A = scale * torch.randn(Y.shape[1], width, dtype=torch.float64, device=Y.device, generator=generator)
+            how = {"A": A, "B": none[0], "energy": True}
+            agree(
+                tensor_pass(Y, *none, everything(2.0), room=room, **how),
+                plain_pass(Y, *none, everything(2.0), arithmetic=torch.float64, **how),
+                3e-6,
+            )
+
+
+@pytest.mark.parametrize("rank", (1, 5, 8, 17))
+def test_small_kernels(rank: int) -> None:
+    from lrpca.kernels.triton_small import combined, residuals_at
+
+    rng = np.random.default_rng(rank)
+    L, R, values = (put(rng.standard_normal(shape)) for shape in ((131, rank), (77, rank), (1001,)))
+    rows, columns = (put(rng.integers(n, size=1001)) for n in (131, 77))
+    want = values - (L[rows] * R[columns]).sum(1)
+    # Views that begin anywhere, and columns of a wider matrix, too.
+    wide = torch.cat([L, L], 1)
+    for left in (L, wide[:, rank:], torch.cat([L[:1], L])[1:]):
+        torch.testing.assert_close(residuals_at(left, R, rows, columns, values), want, rtol=1e-12, atol=1e-12)
+    both = torch.cat([L, L + 1], 1), torch.cat([R, R - 1], 1)
+    coefficients = put(rng.standard_normal((2, 2 * rank, rank)))
+    for got, tall, part in zip(combined(*both, coefficients), both, coefficients, strict=True):
+        torch.testing.assert_close(got, tall @ part, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("unit", (1.0, 1e-30, 1e40))
+@pytest.mark.parametrize("kind", ("peak", "peak and outliers", "flat", "zeros", "below rounding", "few"))
+def test_the_peak_of_residuals(kind: str, unit: float) -> None:
+    from lrpca.matrices.device_array import DeviceArray
+    from lrpca.matrices.sampling import Sample
+    from lrpca.noise import residual_core
+
+    rng = np.random.default_rng(0)
+    L, R = rng.standard_normal((131, 3)), rng.standard_normal((77, 3))
+    m = 7 if kind == "few" else 5003
+    rows, columns = rng.integers(131, size=m), rng.integers(77, size=m)
+    residuals = {
+        "peak": 1e-3 * rng.standard_normal(m),
+        "peak and outliers": np.where(rng.random(m) < 0.3, rng.uniform(-1, 1, m), 1e-4 * rng.standard_normal(m)),
+        "flat": rng.uniform(-1, 1, m),
+        "zeros": np.where(rng.random(m) < 0.5, 0.0, rng.uniform(-1, 1, m)),
+        "below rounding": np.full(m, 1e-9),
+        "few": rng.standard_normal(m),
+    }[kind]
+    rounding = unit * (1e-6 if kind == "below rounding" else 1e-12)
+    values = unit * (np.sum(L[rows] * R[columns], axis=1) + residuals)
+    sample = Sample(rows, columns, values)
+    want = residual_core(np.abs(sample.signed_residuals(unit * L, R)), rounding)
+    got = sample.core(DeviceArray(put(unit * L)), DeviceArray(put(R)), rounding)
+    assert got == pytest.approx(want, rel=1e-4)
+    again = DeviceArray(put(unit * L)), DeviceArray(put(R))
+    assert sample.core(*again, rounding) == sample.core(*again, rounding) == got
 
 
 @pytest.mark.parametrize("rank", (3, 20))

@@ -11,7 +11,7 @@ import lrpca.solvers.lagging
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dask_blocks import DaskBlocks
-from lrpca.solvers.lagging import given_up, rescue_lost
+from lrpca.solvers.lagging import _median_share, given_up, rescue_lost
 from lrpca.solvers.start import Survey
 from lrpca.testing import planted
 
@@ -134,3 +134,15 @@ def test_long_rows_are_fitted_to_some_of_their_entries_and_annealed_only_if_need
     np.testing.assert_allclose(start, L, atol=1e-9)
     # The first fit explained the row as well as others are.
     assert fits == [((1, taken), False)]
+
+
+@pytest.mark.parametrize("n", (1, 2, 7, 100))
+def test_the_median_of_counts(n: int) -> None:
+    count = np.random.default_rng(n).integers(3, 40, n)
+    assert _median_share(count, np.int64(40)) == np.median(count / 40)
+    # Far apart, too.
+    count[0] = 10**9
+    assert _median_share(count, np.int64(10**9)) == np.median(count / 10**9)
+    observed = np.random.default_rng(0).integers(0, 50, n)
+    observed[0] = 50
+    assert _median_share(count, observed) == np.median((count / np.maximum(observed, 1))[observed > 0])

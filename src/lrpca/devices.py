@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from lrpca.matrices.progress import bytes_in_words
@@ -97,7 +98,7 @@ def is_tensor(value: Any) -> bool:
 def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...], name: str = "Y") -> Result:
     """Return what `work` returns; where the memory of its device ends, raise a MemoryError that says what to do.
 
-    A caller's `torch.autocast` ends here: it would round products to sixteen bits.
+    A caller's `torch.autocast` ends here: it would round products to sixteen bits. A GPU is the current one meanwhile.
 
     Parameters
     ----------
@@ -118,8 +119,10 @@ def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...]
         return work()
     import torch
 
+    # Kernels are started on the device that is current.
+    there = torch.cuda.device(device) if device.type == "cuda" and torch.cuda.is_available() else nullcontext()
     try:
-        with torch.autocast(device.type, enabled=False):
+        with torch.autocast(device.type, enabled=False), there:
             return work()
     except torch.OutOfMemoryError as error:
         message = _shortage(device, shape, name, str(error))

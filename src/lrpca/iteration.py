@@ -172,7 +172,7 @@ def retracted_core(
     after = before.copy()
     after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
     after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
-    return *_svd(after), before
+    return *small_svd(after), before
 
 
 def _split(
@@ -225,14 +225,33 @@ def product_norm(
     return math.sqrt(max(0.0, square)) if square == square else math.inf
 
 
+def longest_rows(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+) -> float:
+    """Return max_i |L_i| max_j |R_j|, which no entry of L Rᵀ exceeds."""
+    if not isinstance(L, np.ndarray):
+        return float(L.longest_rows_with(R))
+    return float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
+
+
 def orthonormal(
     M: Any,  # (n, k)
+    *,
+    rough: bool = False,
 ) -> Any:
     """Return an orthonormal basis of the columns of M, (n, k), with zero columns for directions that are not there.
 
     Twice "rotate to the eigenvectors of the Gram matrix and normalise": matrix products only. A Householder QR of a
-    tall thin matrix takes longer than a pass where BLAS threads have to wait for a core.
+    tall thin matrix takes longer than a pass where BLAS threads have to wait for a core. On a device a basis may be
+    `rough`, good to eight digits, where that is enough; of arrays it never is.
     """
+    if not isinstance(M, np.ndarray):
+        from lrpca.matrices import device_bases
+
+        found = device_bases.orthonormal(M, rough=rough)
+        if found is not None:
+            return found
     for _ in range(2):
         M = M @ np.linalg.eigh(M.conj().T @ M)[1]
         size = np.linalg.norm(M, axis=0)
@@ -256,8 +275,14 @@ def thin_svd(
     M: Any,  # (n, k)
 ) -> tuple[Any, Any, Any]:
     """Return U (n, k), the singular values (k,) and V^H (k, k) of a tall thin matrix."""
+    if not isinstance(M, np.ndarray):
+        from lrpca.matrices import device_bases
+
+        found = device_bases.thin_svd(M)
+        if found is not None:
+            return found
     Q = orthonormal(M)
-    U, values, Vh = _svd(Q.conj().T @ M)
+    U, values, Vh = small_svd(Q.conj().T @ M)
     return Q @ U, values, Vh
 
 
@@ -269,8 +294,14 @@ def normal_form(
 
     Largest first; the entry of largest modulus in each column of R is positive.
     """
+    if not isinstance(L, np.ndarray) and not isinstance(R, np.ndarray):
+        from lrpca.matrices import device_bases
+
+        found = device_bases.normal_form(L, R)
+        if found is not None:
+            return found
     Q_L, Q_R = orthonormal(L), orthonormal(R)
-    U, values, Vt = _svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
+    U, values, Vt = small_svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
     left, right = Q_L @ U, Q_R @ Vt.T
     peak = right[np.abs(right).argmax(axis=0), np.arange(right.shape[1])]
     phase = np.where(peak == 0, 1.0, peak / np.where(peak == 0, 1.0, np.abs(peak)))
@@ -278,7 +309,7 @@ def normal_form(
     return left * (phase * root), right * (phase.conj() * root), values
 
 
-def _svd(
+def small_svd(
     M: Any,  # (k, k)
 ) -> tuple[Any, Any, Any]:
     """Return the SVD of a small matrix; the fast algorithm fails on a harmless one now and then, the older never."""

@@ -18,9 +18,9 @@ _ROUNDINGS = 16.0
 # times above the others there.
 _STILL_MOVING = 8.0
 
-_BINS = 512
+BINS = 512
 # Residuals that are exactly zero are taken for this part of the largest.
-_TINY = 1e-30
+TINY = 1e-30
 # The background is taken as flat over this many σ only: outliers of 10⁴ times the signal say nothing of it.
 _WINDOW = 8.0
 # First guesses of σ, as parts of the window: broad first, since a narrow peak within the peak (entries that happen to
@@ -52,53 +52,52 @@ def residual_core(
     Maximum likelihood of the mixture by expectation and maximisation on a logarithmic histogram, in a window that is
     narrowed to eight σ. Residuals below `rounding` count as that. Where no peak stands out, all residuals are the core.
     """
-    sizes = np.maximum(residuals, rounding)
-    top = float(sizes.max(initial=0.0))
+    from lrpca.kernels.peak import scaled_sizes, share_among_bins
+
+    top = max(float(np.max(residuals, initial=0.0)), rounding)
     if top <= rounding:
         return Core(rounding, 1.0)
-    # A power of two, so that scaled data give the same bits.
-    unit = 2.0 ** math.floor(math.log2(top))
-    histogram = _Histogram(np.maximum(sizes / unit, _TINY), 2 if is_complex else 1)
-    window, core, least = histogram.top, None, _LEAST_SHARE * len(residuals)
-    for _ in range(_REFINEMENTS):
-        peak = None
-        for guess in _GUESSES:
-            fit = histogram.fit(window, window / guess)
-            core = core or fit
-            if fit is not None and fit.sigma <= window / _PEAK and fit.share > least:
-                core = peak = fit
-                break
-        if peak is None or _WINDOW * peak.sigma >= 0.95 * window:
-            break
-        window = _WINDOW * peak.sigma
-    if core is None or core.share < least:
-        return Core(float(np.sqrt(np.mean(sizes**2))), 1.0)
-    return Core(unit * core.sigma, core.share / len(residuals))
+    unit = unit_of(top)
+    sizes = np.empty(len(residuals))
+    least, most = scaled_sizes(residuals, rounding, unit, TINY, sizes)
+    low, width = bins_between(least, most)
+    # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
+    counts = np.zeros(BINS + 1)
+    share_among_bins(np.log(sizes), low, width, counts)
+    found = core_of_bins(counts, least, most, len(residuals), is_complex=is_complex)
+    if found is None:
+        return Core(float(np.sqrt(np.mean(np.maximum(residuals, rounding) ** 2))), 1.0)
+    return Core(unit * found.sigma, found.share)
 
 
-class _Histogram:
-    """Residuals in bins of equal logarithmic width: fits of any scale cost the same few microseconds."""
+def unit_of(top: float) -> float:
+    """Return what residuals up to some size are measured in: a power of two, so that scaled data give the same bits."""
+    return 2.0 ** math.floor(math.log2(top))
 
-    def __init__(self, sizes: Any, dimension: int) -> None:
-        from lrpca.kernels.peak import share_among_bins
 
-        self.top = float(sizes.max())
-        low = math.log(float(sizes.min()))
-        width = max((math.log(self.top) - low) / _BINS, 1e-12) * (1 + 1e-9)
-        # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
-        self._counts = np.zeros(_BINS + 1)
-        share_among_bins((np.log(sizes) - low) / width, self._counts)
-        self._centres = np.exp(low + width * np.arange(_BINS + 1))
-        self._squares, self._dimension = self._centres**2, dimension
+def bins_between(least: float, most: float) -> tuple[float, float]:
+    """Return the logarithm of the first bin, and the logarithmic width of all: fits of any scale cost the same."""
+    low = math.log(least)
+    return low, max((math.log(most) - low) / BINS, 1e-12) * (1 + 1e-9)
 
-    def fit(self, window: float, sigma: float) -> Core | None:
-        """Return σ and the number of entries of the peak among those below `window`, or None if there are too few."""
-        from lrpca.kernels.peak import fit_peak
 
-        inside = int(np.searchsorted(self._centres, window * (1 + 1e-6), side="right"))
-        counts, squares = self._counts[:inside], self._squares[:inside]
-        found, members = fit_peak(counts, squares, window, sigma, self._dimension, _EM_STEPS, _EM_TOLERANCE)
-        return Core(found, members) if members else None
+def core_of_bins(
+    counts: Any,  # (BINS + 1,) entries by bins
+    least: float,
+    most: float,
+    number: int,
+    *,
+    is_complex: bool = False,
+) -> Core | None:
+    """Return the peak of residuals that were counted between the least and the largest; None where none stands out."""
+    from lrpca.kernels.peak import find_peak
+
+    low, width = bins_between(least, most)
+    centres = np.exp(low + width * np.arange(BINS + 1))
+    dimension, few = 2 if is_complex else 1, _LEAST_SHARE * number
+    settings = (dimension, _GUESSES, _PEAK, _WINDOW, _REFINEMENTS, _EM_STEPS, _EM_TOLERANCE)
+    sigma, members = find_peak(counts, centres, centres**2, most, few, *settings)
+    return None if members < few or not members else Core(sigma, members / number)
 
 
 def rounding_level(arithmetic: Any, scale: float) -> float:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from lrpca.decomposition import Decomposition, Diagnosis
-from lrpca.iteration import normal_form
-from lrpca.noise import outlier_threshold, residual_core, rounding_level
+from lrpca.iteration import longest_rows, normal_form
+from lrpca.noise import outlier_threshold, rounding_level
 from lrpca.rank.choice import RankChoice, concerns
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.structure import STRUCTURED
-from lrpca.solvers.thresholds import telling
 
 # What X may still be off when its changes have fallen below the tolerance, in units of the last one.
 _LEFT_OF_CHANGE = 2.0
@@ -33,14 +32,15 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
     L, R, values = normal_form(outcome.L, outcome.R)
     found = int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0
     L, R = L[:, : outcome.rank], R[:, : outcome.rank]
-    residuals, measured = sample.residuals(L, R), telling(sample)
-    scale = float(np.median(np.abs(measured.values)) or np.abs(sample.values).max(initial=0.0))
-    is_complex = matrix.stored.kind == "c"
-    rounding = rounding_level(matrix.result, scale)
-    sigma = residual_core(measured.residuals(L, R), rounding, is_complex=is_complex).sigma
+    # A device has brought the residuals of the factors as they were; unless columns are cut off, the normal form's are
+    # the same.
+    fit = (L, R) if outcome.rank is not None or isinstance(L, np.ndarray) else (outcome.L, outcome.R)
+    residuals, measured = sample.residuals(*fit), sample.telling
+    scale = float(measured.typical or np.abs(sample.values).max(initial=0.0))
+    sigma = measured.core(*fit, rounding_level(matrix.result, scale)).sigma
     change = _still_to_go(run, outcome)
     # |L_i| |R_j| bounds the entries of X, and with them the rounding of a residual.
-    largest = float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
+    largest = longest_rows(L, R)
     rounding = rounding_level(matrix.result, largest)
     threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale, max(matrix.shape))
     fraction = float(np.mean(residuals > threshold))

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,7 @@ def shipped() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
+@cache
 def default_schedule() -> Schedule:
     """Return the shipped adaptive default."""
     return Schedule.load(_DEFAULT)

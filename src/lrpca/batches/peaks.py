@@ -66,7 +66,7 @@ class _Histogram:
         count = max(1, _PIECE // m)
         for start in range(0, b, count):
             part = slice(start, start + count)
-            logs = torch.clamp((sizes[part] / unit[part, None].to(sizes.dtype)).float(), min=single._TINY).log_()
+            logs = torch.clamp((sizes[part] / unit[part, None].to(sizes.dtype)).float(), min=single.TINY).log_()
             there = None if counted is None else counted[part]
             low = (logs if there is None else torch.where(there, logs, math.inf)).amin(dim=1)
             high = (logs if there is None else torch.where(there, logs, -math.inf)).amax(dim=1)
@@ -163,7 +163,7 @@ def _fit(
         sums = torch.bmm(peak, moments)  # (b, g, 2)
         # Whoever has come to rest stays there, so that nobody's result depends on his neighbours.
         members = torch.where(moving, sums[:, :, 0], members)
-        fresh = torch.sqrt(sums[:, :, 1] / torch.clamp(members, min=single._TINY)).clamp_(min=_SMALLEST)
+        fresh = torch.sqrt(sums[:, :, 1] / torch.clamp(members, min=single.TINY)).clamp_(min=_SMALLEST)
         moved = (fresh - sigma).abs() > single._EM_TOLERANCE * sigma
         sigma = torch.where(moving, fresh, sigma)
         odds = torch.logit(members / total, eps=1e-9)

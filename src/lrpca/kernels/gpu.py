@@ -1,6 +1,6 @@
 """The pass over a tensor on a GPU: the fused Triton kernel where it can do it, plain torch elsewhere.
 
-Which limit holds: up to a rank of 8 the kernel takes about 1.5 times as long as reading Y (`docs/gpu.md` has the
+Which limit holds: up to a rank of 8 the kernel takes about 1.4 times as long as reading Y (`docs/gpu.md` has the
 table), and waits for memory. For larger ranks registers are the limit: fewer threads at a time wait longer. Beyond
 rank 64 plain torch does it, by the vendor's matrix products.
 """
@@ -8,6 +8,7 @@ rank 64 plain torch does it, by the vendor's matrix products.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from lrpca.influence import Levels
 from lrpca.kernels.torch_pass import TensorPass, pair_products, plain_pass, unpack_pairs
 
-# Wider products are left to plain torch.
-_WIDEST = 64
+# Wider factors are left to plain torch.
+WIDEST = 64
 # Thresholds between these can be brought to half precision by a power of two.
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 # Oldest devices with TF32.
@@ -61,14 +62,16 @@ def tensor_pass(
     the kernels need from one pass to the next over the same matrix.
     """
     products = not (math.isinf(level.clip) and (A.shape[1] or B.shape[1]))
-    fits = max(L.shape[1], A.shape[1], B.shape[1]) <= _WIDEST and arithmetic == torch.float32
+    fits = max(L.shape[1], A.shape[1], B.shape[1]) <= WIDEST and arithmetic == torch.float32
     clip_fits = math.isinf(level.clip) or _LEAST_CLIP < level.clip < _MOST_CLIP
     if not (products and fits and clip_fits and Y.dtype in _STORED and has_triton(Y.device)):
         return plain_pass(
             Y, L, R, level, A=A, B=B, mask=mask, arithmetic=arithmetic, energy=energy, grams=grams, fast=fast
         )
     room = {} if room is None else room
-    with torch.cuda.device(Y.device):
+    # To enter a device takes as long as to start a kernel.
+    elsewhere = torch.cuda.current_device() != Y.device.index
+    with torch.cuda.device(Y.device) if elsewhere else nullcontext():
         found = [
             _slab_pass(Y, mask, rows, (L, R, A, B), level, energy, grams, fast, room)
             for rows in _slabs(Y, max(L.shape[1], A.shape[1], B.shape[1], _PAIRS_AT_ONCE if grams else 0))

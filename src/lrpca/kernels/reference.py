@@ -37,6 +37,7 @@ class Pass:
     row_grams: Any = None  # (n1, r, r), when asked
     column_grams: Any = None  # (n2, r, r), when asked
     counted: float | None = None  # all kept entries, where they were counted with the rest
+    report: Any = None  # what a device tells along with it (`lrpca.matrices.device_report.Report`)
 
     @property
     def n_kept(self) -> float:

@@ -29,6 +29,13 @@ class TensorPass:
     row_grams: Any = None  # (n1, r, r), when asked
     column_grams: Any = None  # (n2, r, r), when asked
 
+    def transposed(self) -> TensorPass:
+        """Return the same pass seen from Yᵀ."""
+        return TensorPass(
+            *(self.CtB, self.CA, self.kept_by_column, self.kept_by_row),
+            *(self.norms, self.column_grams, self.row_grams),
+        )
+
 
 def plain_pass(
     Y: Any,  # (n1, n2)

@@ -1,36 +1,39 @@
 """How the fused kernel is cut and started.
 
-Starting a kernel from Python takes a tenth of a millisecond where it has many arguments, and a pass is made of four. So
-passes of a kind that come often are recorded as a CUDA graph, and replayed from copies of the factors.
+A pass is four kernels, and Triton takes long to look up the compiled form of one with forty arguments. So what follows
+from the form of a matrix and the kind of a pass is kept for the next call: cuts, room, and compiled kernels.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from triton.runtime.errors import OutOfResources
 
 from lrpca.influence import Levels
 from lrpca.kernels import triton_pass, triton_split
+from lrpca.kernels.triton_kernel import Kernel
 
 # Rows of a chunk over those of a tile: half precision counts to 2048.
 _MOST_TILES = 2048
 # Rows that are split at a time; numbers by row that are summed at a time, parts at once, and norms.
 _SPLIT_ROWS, _SUMMED, _AT_ONCE, _NORMS = 64, 256, 8, 1024
-# Passes of a kind before one is recorded, which takes longer than a few of them.
-_UNRECORDED = 3
 # Numbers that 32 bits can count.
 _FAR = 1 << 31
 # Bytes at whose multiples tensors begin.
 _ALIGNED = 256
+# Largest moduli of the columns of four factors, of 64 columns at most.
+_MOST_PEAKS = 4 * 64
+# Tensors that hold the factors as they are multiplied, before those of partial sums.
+_OPERANDS = 7
 # Exponent just below that of the largest number of half precision.
 _TOP = 14
-_RECORDING = threading.Lock()
+# Forms of passes that are remembered.
+_REMEMBERED = 256
 # C A, Cᵀ B, counts by row and by column, and the norms.
 Sums = tuple[Any, Any, Any, Any, Any]
 
@@ -65,16 +68,26 @@ def padded(width: int) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a pass is asked for, besides its numbers: passes of the same kind over a matrix share room and graph."""
+    """What a pass is asked for, besides its numbers: passes of the same kind over a matrix share room and kernels."""
 
     rank: int
     width_A: int
     width_B: int
-    shared: bool  # A is R and B is L
     same: bool  # what is cut off is what is not kept
     fast: bool
     energy: bool
     of_kept: bool
+
+
+class _Layout:
+    """Tensors of some types and shapes, one after the other in a piece of memory."""
+
+    def __init__(self, wanted: list[tuple[Any, tuple[int, ...]]]) -> None:
+        self.wanted, self.places = wanted, []
+        self.length = 0
+        for dtype, shape in wanted:
+            self.places.append(self.length)
+            self.length += -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
 
 
 class Workspace:
@@ -83,23 +96,41 @@ class Workspace:
     def __init__(self, device: Any) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
         self.generation = 0
+        # Largest moduli are found by raising zeros. Every pass clears what the next one raises.
+        self._peaks = torch.zeros(2, _MOST_PEAKS, dtype=torch.int32, device=device)
+        self._turn = 0
 
-    def carve(self, wanted: list[tuple[Any, tuple[int, ...]]]) -> list[Any]:
-        """Return tensors of these types and shapes, all in the one piece of memory, which grows if it is too small."""
-        lengths = [math.prod(shape) * dtype.itemsize for dtype, shape in wanted]
-        places = [0]
-        for length in lengths:
-            places.append(-(-(places[-1] + length) // _ALIGNED) * _ALIGNED)
-        if places[-1] > len(self._buffer):
+    def grow_to(self, length: int) -> None:
+        """Have at least so many bytes."""
+        if length > len(self._buffer):
             device = self._buffer.device
             self.generation += 1
             # The old piece goes first: the two need not be there at a time.
             self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
-            self._buffer = torch.empty(places[-1], dtype=torch.uint8, device=device)
+            self._buffer = torch.empty(length, dtype=torch.uint8, device=device)
+
+    def address(self) -> int:
+        """Return where the memory begins; it moves when it grows."""
+        return int(self._buffer.data_ptr())
+
+    def tensors(self, layout: _Layout) -> list[Any]:
+        """Return the memory as tensors."""
         return [
-            self._buffer[place : place + length].view(dtype).view(shape)
-            for place, length, (dtype, shape) in zip(places, lengths, wanted, strict=False)
+            self._buffer[place : place + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for place, (dtype, shape) in zip(layout.places, layout.wanted, strict=True)
         ]
+
+    def peaks(self) -> tuple[Any, Any]:
+        """Return memory of zeros for this pass, and what it is to clear for the next one."""
+        return self._peaks[self._turn], self._peaks[1 - self._turn]
+
+    def clear_peaks(self) -> None:
+        """Clear what a pass has raised that was broken off."""
+        self._peaks.zero_()
+
+    def next_turn(self) -> None:
+        """Tell that a pass was started, which clears the memory of the next."""
+        self._turn = 1 - self._turn
 
 
 class Launches:
@@ -109,42 +140,75 @@ class Launches:
         self._workspace = workspace
         self._Y = Y.view(torch.uint8) if Y.dtype == torch.bool else Y
         self._mask = None if mask is None else mask.view(torch.uint8)
-        self._rooms: dict[Kind, _Room] = {}
+        self._passes: dict[Kind, _BoundPass] = {}
 
     def run(
         self, L: Any, R: Any, A: Any, B: Any, level: Levels, *, fast: bool, energy: bool = False, of_kept: bool = False
     ) -> Sums:
         """Return C A, Cᵀ B, the counts by row and column, and the norms; with `of_kept` K A and Kᵀ B, and no counts."""
-        shared, same = A is R and B is L, level.keep == level.cutoff
-        kind = Kind(L.shape[1], A.shape[1], B.shape[1], shared, same, fast, energy, of_kept)
-        # By a power of two, C is brought to just below the largest number of half precision.
-        unit = 2.0 ** (_TOP - math.floor(math.log2(level.clip))) if level.clip < math.inf else 1.0
-        numbers = torch.tensor([*level, unit], dtype=torch.float32, device="cpu")
-        room = self._rooms.get(kind)
-        if room is not None:
-            return room.run_again((L, R, A, B), numbers)
+        kind = Kind(L.shape[1], A.shape[1], B.shape[1], level.keep == level.cutoff, fast, energy, of_kept)
+        factors = tuple(factor.contiguous() for factor in (L, R, A, B))
+        bound = self._passes.get(kind)
+        if bound is not None:
+            return bound.run(factors, level)
         for tiles in tiles_for(padded(max(kind.rank, kind.width_A, kind.width_B))):
             try:
-                room = _Room(self._Y, self._mask, tiles, kind, self._workspace)
-                found = room.run((L, R, A, B), numbers)
+                plan = _plan(_Form.of(self._Y, self._mask), kind, tiles)
+                bound = _BoundPass(plan, self._Y, self._mask, self._workspace)
+                found = bound.run(factors, level)
             except OutOfResources:
                 # Another device, with less shared memory.
                 continue
-            self._rooms[kind] = room
+            self._passes[kind] = bound
             return found
         raise RuntimeError(f"device={str(self._Y.device)!r} has too little shared memory; pass Y.cpu()")
 
 
-class _Room:
-    """What the kernels of a pass hand over to one another, and the graph of them."""
+class _Arguments(NamedTuple):
+    """What the kernels of a pass are given besides numbers: tensors, or their addresses."""
 
-    def __init__(self, Y: Any, mask: Any, tiles: Tiles, kind: Kind, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._Y, self._mask, self._tiles, self._kind = Y, mask, tiles, kind
-        (n1, n2), device = Y.shape, Y.device
+    factors: Any  # L, R, A, B
+    matrix: Any  # Y, and its mask or Y again
+    operands: Any  # the factors as they are multiplied
+    parts: Any  # partial sums
+    peaks: Any  # largest moduli, and those of the next pass, to be cleared
+
+
+@dataclass(frozen=True)
+class _Form:
+    """All of a matrix and its mask that decides how kernels are cut and compiled."""
+
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+    mask_strides: tuple[int, int] | None
+    dtype: Any
+    device: Any
+    aligned: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, Y: Any, mask: Any) -> _Form:
+        """Return the form of a matrix and its mask, or None."""
+        aligned = Kernel.alignment((Y,) if mask is None else (Y, mask))
+        mask_strides = None if mask is None else mask.stride()
+        return cls(tuple(Y.shape), Y.stride(), mask_strides, Y.dtype, Y.device, aligned)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _plan(form: _Form, kind: Kind, tiles: Tiles) -> _Plan:
+    return _Plan(form, kind, tiles)
+
+
+class _Plan:
+    """How a kind of pass over matrices of a form is cut, what its kernels hand over to one another, and these."""
+
+    def __init__(self, form: _Form, kind: Kind, tiles: Tiles) -> None:
+        self._kind, self._factor_widths = kind, (kind.rank, kind.width_A, kind.width_B)
+        n1, n2 = self._shape = form.shape
+        self._mask_strides = form.mask_strides or (0, 0)
+        self._numbers = (n1, n2, *form.strides, *self._mask_strides)
         self._widths = padded(kind.width_A), padded(kind.width_B)
         self._strips = -(-n2 // (tiles.columns * tiles.count))
-        slots = _multiprocessors(device) * (8 // tiles.warps)
+        slots = _multiprocessors(form.device) * (8 // tiles.warps)
         self._chunk_rows = _chunk_rows(n1, self._strips, tiles.rows, slots)
         self._chunks = -(-n1 // self._chunk_rows)
         self._is_half, self._width = _residual_form(kind.rank, kind.fast)
@@ -157,7 +221,7 @@ class _Room:
         residual = torch.float16 if self._is_half else torch.float32
         self._most = padded(max(8, kind.rank, *self._widths))
         programs = self._strips * self._chunks
-        self._wanted = [
+        wanted = [
             *((residual, (rows, self._width)), (residual, (columns, self._width)), (torch.float32, (1,))),
             *[(torch.float16, (columns, self._widths[0]))] * 2,
             *[(torch.float16, (rows, self._widths[1]))] * 2,
@@ -166,133 +230,122 @@ class _Room:
             (torch.int32, (self._strips, n1)),
             (torch.int32, (self._chunks, n2)),
             (torch.float32, (3, programs)),
-            (torch.int32, (4, self._most)),
         ]
+        self.layout = _Layout(wanted)
         self._lengths = (n1 * kind.width_A, n2 * kind.width_B, n1, n2, 3)
-        across = max(Y.stride(1), 0 if mask is None else mask.stride(1))
+        across = max(form.strides[1], self._mask_strides[1])
         farthest = max(n2 * across, max(rows, columns) * max(self._width, *self._widths))
-        self._far = farthest >= _FAR
-        self._recorded: _Recorded | None = None
-        self._runs = 1
+        self._kernels = self._cut_kernels(tiles, form.mask_strides is not None, farthest >= _FAR)
 
-    def run(self, factors: tuple[Any, ...], numbers: Any) -> Sums:
-        """Start the kernels one by one."""
-        found = self.split_sums(self.empty_sums())
-        self.start([factor.contiguous() for factor in factors], self.to_device(numbers), found)
-        return found
+    def _cut_kernels(self, tiles: Tiles, masked: bool, far: bool) -> tuple[Kernel, Kernel, Kernel, Kernel]:
+        """Return the kernels that find the peaks of factors, split these, make the pass, and add its parts."""
+        (n1, n2), kind = self._shape, self._kind
+        widths = {"WA": self._widths[0], "WB": self._widths[1]}
+        most = {"MOST": self._most}
+        split = {"K": self._width, "HALF": self._is_half, "SPLIT": not kind.fast}
+        counted = {"KEPT": kind.of_kept, "COUNT": not kind.of_kept}
+        passing = {
+            **{"BM": tiles.rows, "BN": tiles.columns, "TILES": tiles.count, "STAGES": tiles.stages},
+            **{"SAME": kind.same, "ENERGY": kind.energy, "MASKED": masked, "FAR": far},
+        }
+        rows = _SUMMED // max(8, *self._widths)
+        self._summed_blocks = -(-n1 // rows)
+        blocks = self._summed_blocks + -(-n2 // rows)
+        summing = {"BLOCK": rows, "AT_ONCE": _AT_ONCE, "NORMS": _NORMS, "PEAKS": _MOST_PEAKS}
+        peak_blocks, split_blocks = -(-max(n1, n2) // _SPLIT_ROWS), self._row_blocks + self._column_blocks
+        return (
+            Kernel(triton_split.find_peaks, (peak_blocks, 4, 1), most | {"BLOCK": _SPLIT_ROWS}),
+            Kernel(triton_split.split_factors, (split_blocks, 1, 1), most | widths | split | {"BLOCK": _SPLIT_ROWS}),
+            Kernel(
+                triton_pass.strip_pass,
+                (self._strips, self._chunks, 1),
+                widths | split | counted | passing,
+                num_warps=tiles.warps,
+            ),
+            Kernel(triton_pass.sum_parts, (blocks, 1, 1), most | widths | counted | summing),
+        )
 
-    def run_again(self, factors: tuple[Any, ...], numbers: Any) -> Sums:
-        """Start the kernels once more: after some runs all at once, as they were then recorded."""
-        self._runs += 1
-        if self._runs <= _UNRECORDED:
-            return self.run(factors, numbers)
-        # What was recorded before the workspace grew knows the old place.
-        if self._recorded is None or self._recorded.generation != self._workspace.generation:
-            self._recorded = _Recorded(self, factors, numbers, self._kind.shared)
-        return self.split_sums(self._recorded.replay(factors, numbers))
+    def is_compiled_for(self, aligned: tuple[bool, ...]) -> bool:
+        """Tell whether all kernels are compiled for factors that are aligned so, and can be given addresses."""
+        find_peaks, split_factors, strip_pass, sum_parts = self._kernels
+        factors = (find_peaks, split_factors) if any(self._factor_widths) else ()
+        return all(kernel.is_compiled_for(aligned) for kernel in factors) and all(
+            kernel.is_compiled_for(()) for kernel in (strip_pass, sum_parts)
+        )
 
-    @property
-    def generation(self) -> int:
-        """Of the memory that the kernels share."""
-        return self._workspace.generation
+    def read(self, aligned: tuple[bool, ...], given: _Arguments, level: list[float], unit: float) -> None:
+        """Start what reads Y, with tensors, or with their addresses if kernels are compiled."""
+        (n1, n2), widths = self._shape, self._factor_widths
+        find_peaks, split_factors, strip_pass, _ = self._kernels
+        factors, matrix, operands, parts, peaks = given
+        if any(widths):
+            find_peaks.start(aligned, *factors, peaks[0], n1, n2, *widths)
+            split_factors.start(aligned, *factors, peaks[0], *operands, n1, n2, *widths, self._row_blocks)
+        strip_pass.start((), *matrix, *operands, *parts, *self._numbers, self._chunk_rows, *level, unit)
 
-    def to_device(self, numbers: Any) -> Any:
-        """Return numbers on the device."""
-        # Without waiting: so few bytes are copied from anywhere before the call returns.
-        return numbers.to(self._Y.device, non_blocking=True)
+    def add_up(self, given: _Arguments, sums: Any, unit: float) -> None:
+        """Start what adds the parts up."""
+        *_, sum_parts = self._kernels
+        counts = (self._strips, self._chunks, self._summed_blocks)
+        sum_parts.start((), *given.parts, *given.peaks, *sums, *self._shape, *self._factor_widths[1:], *counts, unit)
 
-    def empty_sums(self) -> Any:
-        """Return one piece of memory for all sums: it is copied in one go."""
-        return torch.empty(sum(self._lengths), dtype=torch.float64, device=self._Y.device)
-
-    def split_sums(self, whole: Any) -> Sums:
-        """Return the sums that lie one after the other in a piece of memory."""
+    def empty_sums(self, device: Any) -> Sums:
+        """Return room for all sums, in one piece of memory."""
+        whole = torch.empty(sum(self._lengths), dtype=torch.float64, device=device)
         CA, CtB, by_row, by_column, norms = whole.split(self._lengths)
+        (n1, n2), kind = self._shape, self._kind
         counts = by_row.view(torch.int64), by_column.view(torch.int64)
-        (n1, n2), kind = self._Y.shape, self._kind
         return CA.view(n1, kind.width_A), CtB.view(n2, kind.width_B), *counts, norms
 
-    def start(self, factors: list[Any], levels: Any, found: Sums) -> None:
-        """Start the kernels one after the other."""
-        Y, tiles, kind = self._Y, self._tiles, self._kind
-        (n1, n2), r, ka, kb = Y.shape, kind.rank, kind.width_A, kind.width_B
-        # Not kept: the memory is to go when the workspace needs a larger piece.
-        tensors = self._workspace.carve(self._wanted)
-        operands, parts, peaks = tensors[:7], tensors[7:12], tensors[12]
-        widths = {"K": self._width, "WA": self._widths[0], "WB": self._widths[1]}
-        split = {"HALF": self._is_half, "SPLIT": not kind.fast}
-        if r or ka or kb:
-            peaks.zero_()
-            triton_split.find_peaks[(-(-max(n1, n2) // _SPLIT_ROWS), 4)](
-                *(*factors, peaks, n1, n2, r, ka, kb), MOST=self._most, BLOCK=_SPLIT_ROWS
-            )
-            triton_split.split_factors[(self._row_blocks + self._column_blocks,)](
-                *(*factors, peaks, *operands, n1, n2, r, ka, kb, self._row_blocks),
-                MOST=self._most,
-                **widths,
-                **split,
-                BLOCK=_SPLIT_ROWS,
-            )
-        mask, mask_strides = (Y, (0, 0)) if self._mask is None else (self._mask, self._mask.stride())
-        triton_pass.strip_pass[(self._strips, self._chunks)](
-            *(Y, mask, *operands, *parts, n1, n2, *Y.stride(), *mask_strides, self._chunk_rows, levels),
-            **widths,
-            BM=tiles.rows,
-            BN=tiles.columns,
-            TILES=tiles.count,
-            **split,
-            SAME=kind.same,
-            KEPT=kind.of_kept,
-            COUNT=not kind.of_kept,
-            ENERGY=kind.energy,
-            MASKED=self._mask is not None,
-            FAR=self._far,
-            STAGES=tiles.stages,
-            num_warps=tiles.warps,
-        )
-        rows = _SUMMED // max(8, *self._widths)
-        blocks = -(-n1 // rows)
-        triton_pass.sum_parts[(blocks + -(-n2 // rows),)](
-            *(*parts, peaks, levels, *found, n1, n2, ka, kb, self._strips, self._chunks, blocks),
-            MOST=self._most,
-            WA=self._widths[0],
-            WB=self._widths[1],
-            KEPT=kind.of_kept,
-            COUNT=not kind.of_kept,
-            BLOCK=rows,
-            AT_ONCE=_AT_ONCE,
-            NORMS=_NORMS,
-        )
+
+class _BoundPass:
+    """A kind of pass over one matrix: all arguments of its kernels, but for the factors, the levels and the sums."""
+
+    def __init__(self, plan: _Plan, Y: Any, mask: Any, workspace: Workspace) -> None:
+        self._plan, self._Y, self._mask, self._workspace = plan, Y, mask, workspace
+        self._bind()
+
+    def _bind(self) -> None:
+        """Look up where the memory is: it moves when the workspace grows."""
+        layout, workspace = self._plan.layout, self._workspace
+        workspace.grow_to(layout.length)
+        self._generation, first = workspace.generation, workspace.address()
+        self._memory = [first + place for place in layout.places]
+        self._matrix = self._Y, self._Y if self._mask is None else self._mask
+        self._addresses = _addresses(self._matrix)
+
+    def run(self, factors: tuple[Any, ...], level: Levels) -> Sums:
+        """Start the kernels one after the other; what they leave is there when the device has done its work."""
+        plan, workspace = self._plan, self._workspace
+        if self._generation != workspace.generation:
+            self._bind()
+        peaks = workspace.peaks()
+        # By a power of two, C is brought to just below the largest number of half precision.
+        unit = 2.0 ** (_TOP - math.floor(math.log2(level.clip))) if level.clip < math.inf else 1.0
+        aligned = Kernel.alignment(factors)
+        is_compiled = plan.is_compiled_for(aligned)
+        if is_compiled:
+            memory, (given, at) = self._memory, (_addresses(x) for x in (factors, peaks))
+            arguments = _Arguments(given, self._addresses, memory[:_OPERANDS], memory[_OPERANDS:], at)
+        else:
+            # Triton looks at the tensors to compile for them.
+            tensors = workspace.tensors(plan.layout)
+            arguments = _Arguments(factors, self._matrix, tensors[:_OPERANDS], tensors[_OPERANDS:], peaks)
+        try:
+            # Floats, whatever they are: for whole numbers Triton would compile kernels of their own.
+            plan.read(aligned, arguments, [float(number) for number in level], unit)
+            # The device is at work: what it does not need yet is made meanwhile.
+            found = plan.empty_sums(self._Y.device)
+            plan.add_up(arguments, _addresses(found) if is_compiled else found, unit)
+        except BaseException:
+            workspace.clear_peaks()
+            raise
+        workspace.next_turn()
+        return found
 
 
-class _Recorded:
-    """The kernels of a pass as a CUDA graph, with its own copies of the factors and levels."""
-
-    def __init__(self, room: _Room, factors: tuple[Any, ...], numbers: Any, shared: bool) -> None:
-        # The room is not kept: the two would hold each other, and Y, until someone collects garbage.
-        self._shared, self.generation = shared, room.generation
-        L, R = (torch.empty_like(factor, memory_format=torch.contiguous_format) for factor in factors[:2])
-        A, B = (R, L) if shared else (torch.empty_like(factor).contiguous() for factor in factors[2:])
-        self._factors, self._levels, self._sums = (L, R, A, B), room.to_device(numbers), room.empty_sums()
-        self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        # One at a time in a process; other threads may go on working with the device.
-        with _RECORDING, torch.cuda.stream(stream):
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                room.start([L, R, A, B], self._levels, room.split_sums(self._sums))
-            finally:
-                self._graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def replay(self, factors: tuple[Any, ...], numbers: Any) -> Any:
-        """Return a copy of the sums, in one piece, for other factors and levels."""
-        count = 2 if self._shared else 4
-        torch._foreach_copy_(list(self._factors[:count]), list(factors[:count]))
-        self._levels.copy_(numbers, non_blocking=True)
-        self._graph.replay()
-        return self._sums.clone()
+def _addresses(tensors: tuple[Any, ...]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 @lru_cache

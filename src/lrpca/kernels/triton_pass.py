@@ -48,7 +48,10 @@ def strip_pass(
     m0,
     m1,
     chunk_rows,
-    levels,  # (4,) clip, cutoff, keep, and the unit that C is brought to
+    clip,
+    cutoff,
+    keep,
+    scale,  # the unit that C is brought to
     K: tl.constexpr,
     WA: tl.constexpr,
     WB: tl.constexpr,
@@ -88,8 +91,6 @@ def strip_pass(
         # Counts of one entry of a tile over a chunk: half precision counts to 2048.
         counts = counts + (tl.zeros((BM, BN), tl.float16),)
     ones = tl.full((BN, 8), 1.0, tl.float16)
-    clip, cutoff, keep = tl.load(levels), tl.load(levels + 1), tl.load(levels + 2)
-    scale = tl.load(levels + 3)
     back = 1.0
     if HALF:
         back = 1.0 / tl.load(unit)
@@ -232,7 +233,7 @@ def sum_parts(
     column_counts,  # (chunks, n2) int32
     norm_parts,  # (3, strips * chunks)
     peaks,  # (4, MOST)
-    levels,  # (4,)
+    next_peaks,  # (PEAKS,) int32, to be cleared for the next pass
     CA,  # (n1, ka) float64
     CtB,  # (n2, kb) float64
     row_kept,  # (n1,) int64
@@ -245,6 +246,7 @@ def sum_parts(
     strips,
     chunks,
     row_blocks,
+    c_unit,  # the unit that C was brought to
     MOST: tl.constexpr,
     WA: tl.constexpr,
     WB: tl.constexpr,
@@ -253,12 +255,11 @@ def sum_parts(
     BLOCK: tl.constexpr,
     AT_ONCE: tl.constexpr,
     NORMS: tl.constexpr,
+    PEAKS: tl.constexpr,
 ):
     """Add partial sums in double precision, in order, and take the scales back."""
     block = tl.program_id(0)
-    scale = tl.load(levels + 3)
-    if KEPT:
-        scale = 1.0
+    scale = 1.0 if KEPT else c_unit
     if block < row_blocks:
         at = block * BLOCK + tl.arange(0, BLOCK)
         _sum_one_side(
@@ -271,8 +272,9 @@ def sum_parts(
             AT_ONCE,
         )  # fmt: skip
     if block == 0:
+        tl.store(next_peaks + tl.arange(0, PEAKS), tl.zeros((PEAKS,), tl.int32))
         # Squares of the unit may leave the range of single precision.
-        c_unit = tl.load(levels + 3).to(tl.float64)
+        unit = c_unit.to(tl.float64)
         programs = strips * chunks
         for which in tl.static_range(3):
             total = tl.zeros((NORMS,), tl.float64)
@@ -281,6 +283,6 @@ def sum_parts(
                 part = tl.load(norm_parts + which * programs + some, mask=some < programs, other=0.0)
                 total += part.to(tl.float64)
             if which == 0:
-                tl.store(norms, tl.sum(total) / c_unit / c_unit)
+                tl.store(norms, tl.sum(total) / unit / unit)
             else:
                 tl.store(norms + which, tl.sum(total))

@@ -87,11 +87,17 @@ class DenseMatrix:
         Raises ValueError where even double precision would not do.
         """
         sizes = np.abs(values)
+        if len(sizes) and sizes.min() > 1e-12 and sizes.max() < 1e12:
+            return
         size = float(np.median(sizes[sizes > 0])) if sizes.any() else 0.0
         if (size and not 1e-12 < size < 1e12) or sizes.max(initial=0.0) > 1e15:
             self.compute_exactly()
         if size and not 1e-130 < size < 1e130:
             raise ValueError(f"median|Y|={size:.1e} is beyond what can be squared; rescale Y, e.g. Y / {size:.0e}")
+
+    def draw_normal(self, shape: tuple[int, int], rng: np.random.Generator) -> Any:
+        """Return a matrix of independent standard normal numbers, where Y is."""
+        return rng.standard_normal(shape)
 
     def place(
         self,

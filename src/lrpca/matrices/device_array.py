@@ -6,12 +6,15 @@ picked out entry by entry, is small and comes to the host as NumPy. ``np.asarray
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from lrpca.kernels.gpu import WIDEST, has_triton
 
 _NUMPY_OF: dict[Any, Any] = {
     torch.float64: np.dtype(np.float64),
@@ -23,6 +26,8 @@ _NUMPY_OF: dict[Any, Any] = {
 }
 _TORCH_OF: dict[Any, Any] = {theirs: ours for ours, theirs in _NUMPY_OF.items()}
 _WHOLE = (torch.int64, torch.bool)
+# Entries of a sample that one kernel counts.
+_MOST_COUNTED = 1 << 20
 
 
 class DeviceArray(NDArrayOperatorsMixin):
@@ -34,11 +39,14 @@ class DeviceArray(NDArrayOperatorsMixin):
         The long axis first; float64, complex128, int64 or bool (results also float32, complex64).
     surely_finite : bool
         Whether someone knows that no entry is NaN or infinite.
+    gram : ndarray (k, k), optional
+        The products of its columns, ``tensor^T tensor``, where they have come to the host before.
 
     Attributes
     ----------
     tensor : Tensor
     surely_finite : bool
+    gram : ndarray or None
     shape : tuple of int
     dtype : numpy.dtype
 
@@ -50,10 +58,11 @@ class DeviceArray(NDArrayOperatorsMixin):
     ('DeviceArray', 'ndarray', array([2., 2.]))
     """
 
-    __slots__ = ("surely_finite", "tensor")
+    __slots__ = ("_counts", "gram", "surely_finite", "tensor")
 
-    def __init__(self, tensor: Any, *, surely_finite: bool = False) -> None:
-        self.tensor, self.surely_finite = tensor, surely_finite
+    def __init__(self, tensor: Any, *, surely_finite: bool = False, gram: Any = None) -> None:
+        self.tensor, self.surely_finite, self.gram = tensor, surely_finite, gram
+        self._counts: Any = None  # the same on the host, if these are counts, which are asked for again and again
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +92,12 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Return the entries on the host."""
-        return np.array(to_host(self.tensor), dtype=dtype, copy=copy)
+        if self.tensor.dtype != torch.int64:
+            return np.array(to_host(self.tensor), dtype=dtype, copy=copy)
+        if self._counts is None:
+            self._counts = to_host(self.tensor)
+            self._counts.flags.writeable = False
+        return np.array(self._counts, dtype=dtype, copy=copy)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, tuple) and all(isinstance(part, np.ndarray) for part in index):
@@ -94,6 +108,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, index: Any, values: Any) -> None:
         index = tuple(map(self._index, index)) if isinstance(index, tuple) else self._index(index)
+        self.gram = self._counts = None
         self.tensor[index] = self._beside(values) if isinstance(values, np.ndarray | DeviceArray) else values
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
@@ -107,6 +122,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return NotImplemented
         result = function(*_alike(ufunc, [self._beside(x) for x in inputs]))
         if out:
+            out[0].gram = out[0]._counts = None
             out[0].tensor.copy_(result)
             return out[0]
         return DeviceArray(result)
@@ -165,22 +181,52 @@ class DeviceArray(NDArrayOperatorsMixin):
         held: dict[Any, Any],
     ) -> Any:
         """Return ``values - (L Rᵀ)[rows, columns]`` on the host, L being this; `held` keeps the numbers here."""
+        L, R, (i, j, y) = self._sampled(R, rows, columns, values, held)
+        known = _known(held, "residuals", L, R)
+        if known is not None:
+            return known
+        if self._has_small_kernels(R, y):
+            from lrpca.kernels.triton_small import residuals_at
+
+            found = to_host(residuals_at(L, R, i, j, y))
+        else:
+            found = to_host(y - (L.index_select(0, i) * R.index_select(0, j)).sum(1))
+        return _remembered(held, "residuals", L, R, found)
+
+    def core_at(
+        self,
+        R: Any,  # (n2, r)
+        rows: Any,  # (m,) int
+        columns: Any,  # (m,) int
+        values: Any,  # (m,)
+        held: dict[Any, Any],
+        rounding: float,
+    ) -> Any:
+        """Return the peak of clean residuals at some entries, L being this; None where it is the host's to find."""
+        L, R, (i, j, y) = self._sampled(R, rows, columns, values, held)
+        known = _known(held, "core", L, R)
+        if known is not None and known[0] == rounding:
+            return known[1]
+        if not self._has_small_kernels(R, y) or len(y) > _MOST_COUNTED:
+            return None
+        from lrpca.kernels.triton_small import core_at
+
+        if ("rounding", rounding) not in held:
+            held["rounding", rounding] = y.new_tensor([rounding])
+        found = core_at(L, R, i, j, y, rounding, held["rounding", rounding])
+        return _remembered(held, "core", L, R, (rounding, found))[1]
+
+    def _sampled(self, R: Any, rows: Any, columns: Any, values: Any, held: dict[Any, Any]) -> tuple[Any, Any, Any]:
+        """Return L, R and a sample as tensors here."""
         device = self.tensor.device
         if device not in held:
             held[device] = [to_device(x, device) for x in (rows, columns, values)]
-        i, j, y = held[device]
-        fitted = (self.tensor.index_select(0, i) * self._beside(R).index_select(0, j)).sum(1)
-        return to_host(y - fitted)
+        return self.tensor, self._beside(R), held[device]
 
-    def ordered_at(self, *places: int) -> Any:
-        """Return the entries (n,) at these places of their order, on the host."""
-        ordered = torch.sort(self.tensor).values
-        return to_host(torch.stack([ordered[place] for place in places]))
-
-    def extremes_with(self, other: Any) -> Any:
-        """Return the least and the largest of this and of another array, (4,) on the host."""
-        found = [torch.aminmax(x) for x in (self.tensor, self._beside(other))]
-        return to_host(torch.stack([x for pair in found for x in pair]))
+    def _has_small_kernels(self, *others: Any) -> bool:
+        """Tell whether there are kernels for tensors like this one and these."""
+        alike = all(x.dtype == torch.float64 for x in (self.tensor, *others))
+        return alike and self.shape[1] <= WIDEST and has_triton(self.tensor.device)
 
     def energy_with(self, other: Any) -> float:
         """Return ‖x‖ + ‖y‖ of this and another array."""
@@ -196,6 +242,17 @@ class DeviceArray(NDArrayOperatorsMixin):
         """Return the products of the norms of columns, this array's and another one's, on the host."""
         norms = (torch.linalg.vector_norm(x, dim=0) for x in (self.tensor, self._beside(other)))
         return to_host(torch.mul(*norms))
+
+    def longest_rows_with(self, other: Any) -> float:
+        """Return the product of the largest norms of rows, this array's and another one's."""
+        norms = (torch.linalg.vector_norm(x, dim=1).amax() for x in (self.tensor, self._beside(other)))
+        return float(torch.mul(*norms))
+
+    def column_peaks_with(self, other: Any) -> tuple[Any, Any]:
+        """Return the largest squares in columns, and the sums of squares, (2, r): of this array and another one."""
+        both = self.tensor, self._beside(other)
+        found = to_host(torch.stack([torch.linalg.vector_norm(x, order, 0) for order in (math.inf, 2) for x in both]))
+        return found[:2] ** 2, found[2:] ** 2
 
     def _extreme(self, largest: Any, join: Any, axis: int | None, initial: float | None) -> Any:
         if len(self) == 0 and initial is not None and axis in (0, None):
@@ -261,6 +318,22 @@ def to_device(array: Any, device: Any) -> Any:
 def to_host(tensor: Any) -> Any:
     """Return a tensor as a NumPy array, or a NumPy scalar."""
     return tensor.resolve_conj().resolve_neg().cpu().numpy()[()]
+
+
+def _known(held: dict[Any, Any], what: Any, L: Any, R: Any) -> Any:
+    """Return what was remembered of these factors, if nobody has changed them since."""
+    last = held.get(what)
+    versions = None if L.is_inference() or R.is_inference() else (L._version, R._version)
+    if last is None or versions is None or last[0] is not L or last[1] is not R or last[2] != versions:
+        return None
+    return last[3]
+
+
+def _remembered(held: dict[Any, Any], what: Any, L: Any, R: Any, found: Any) -> Any:
+    """Return something that was found, and remember it in case it is asked for again."""
+    if not (L.is_inference() or R.is_inference()):
+        held[what] = (L, R, (L._version, R._version), found)
+    return found
 
 
 def _reduced(found: Any, axis: int | None) -> Any:
@@ -373,13 +446,6 @@ def _norm(x: Any, axis: int | None = None) -> Any:
     return _reduced(torch.linalg.vector_norm(x.tensor, dim=axis), axis)
 
 
-def _median(x: Any) -> Any:
-    n = len(x)
-    # NaN sorts last: one is enough to make the median NaN, as in NumPy.
-    low, high, last = x.ordered_at((n - 1) // 2, n // 2, n - 1) if n else (np.nan,) * 3
-    return last if last != last else (low + high) / 2
-
-
 def _flatnonzero(x: Any) -> Any:
     return to_host(torch.nonzero(x.tensor.reshape(-1))[:, 0])
 
@@ -400,7 +466,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
     np.concatenate: _concatenate,
     np.linalg.norm: _norm,
-    np.median: _median,
     np.flatnonzero: _flatnonzero,
     np.einsum: _einsum,
     np.pad: _pad,

@@ -2,7 +2,9 @@
 
 All that an iteration does with tall matrices is to combine their columns. The coefficients follow from the Grams of
 ``[L, C R̄]`` and ``[R, Cᵀ W L̄]``, later ``[L, ΔL]`` and ``[R, ΔR]``: small matrices, which come to the host together.
-So a step takes a few products and three transfers to the host, where operations one by one would take thirty.
+The usual step needs no transfer of its own: its Grams come with the pass (`lrpca.matrices.device_report`), and its
+small algebra is compiled (`lrpca.kernels.step_core`). Others take up to three, where operations one by one would take
+thirty.
 """
 
 from __future__ import annotations
@@ -14,15 +16,12 @@ import numpy as np
 import torch
 
 from lrpca.iteration import OWN_GRAM_DAMPING, Retracted, pseudo_inverse, retracted_core
+from lrpca.kernels.gpu import WIDEST, has_triton
 from lrpca.kernels.reference import Pass
-from lrpca.matrices.device_array import DeviceArray, to_device, to_host
+from lrpca.kernels.step_core import ABSENT, NEGLIGIBLE, ORTHOGONAL, tangent_step
+from lrpca.matrices.device_array import DeviceArray, to_host
+from lrpca.matrices.device_report import Side
 
-# What is left of a column after others are taken out of it, as a share of its square, below which it is rounding.
-_ABSENT = 1e-13
-# The same of combinations of columns of length one. What is that small in a step is made good by the next.
-_NEGLIGIBLE = 1e-12
-# Columns whose cosines are below this are orthogonal.
-_ORTHOGONAL = 1e-11
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -52,6 +51,10 @@ def stepped(
 
     None where that cannot be told from Grams, see `retract`, or something is not finite.
     """
+    if update == "tangent" and result.row_grams is None:
+        usual = _usual_step(L, R, result, weight, length)
+        if usual is not None:
+            return usual
     found = _direction(L, R, result, update, weight, present)
     r = L.shape[1]
     if not (found.is_finite and all(_is_diagonal(gram[:r, :r]) for gram in found.grams)):
@@ -65,17 +68,42 @@ def stepped(
         sides.append((side, step))
     uploaded = found.left.upload(np.stack([step for _, step in sides]))
     left, right = (
-        _Side(side.factor, side.both @ part, side.weight) for (side, _), part in zip(sides, uploaded, strict=True)
+        Side(side.factor, side.both @ part, side.weight) for (side, _), part in zip(sides, uploaded, strict=True)
     )
     return _retracted(left, right, within[0], within[1])
+
+
+def _usual_step(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    weight: Any,  # (n1,)
+    length: float,
+) -> Retracted | None:
+    """Return what `stepped` does if Grams came with the pass, in compiled code, where these are enough."""
+    known = None if result.report is None else result.report.sides_of(L, R, weight)
+    if known is None:
+        return None
+    left, right, grams = known
+    found = tangent_step(grams, length)
+    if found is None:
+        return None
+    r = L.shape[1]
+    return _Retracted(
+        *(None, found.values[:r], None, found.core_U, found.core_Vt, found.before, float(found.values[r])),
+        left=left,
+        right=right,
+        for_U=found.coefficients[0],
+        for_V=found.coefficients[1],
+    )
 
 
 @dataclass(frozen=True)
 class _Direction:
     """ΔL and ΔR of a step of length 1 as combinations of the columns of two sides, whose Grams are known."""
 
-    left: _Side
-    right: _Side
+    left: Side
+    right: Side
     grams: Any  # (2, 2r, 2r)
     coefficients: tuple[Any, Any]  # (2r, r) each
 
@@ -93,8 +121,12 @@ def _direction(
     weight: Any,  # (n1,)
     present: int | None,
 ) -> _Direction:
-    left, right = _Side(L, result.CA, weight), _Side(R, result.CtB, None)
-    grams = _grams(left, right)
+    known = None if result.report is None else result.report.sides_of(L, R, weight)
+    if known is None:
+        left, right = Side(L, result.CA, weight), Side(R, result.CtB, None)
+        grams = _grams(left, right)
+    else:
+        left, right, grams = known
     r = L.shape[1]
     if not np.isfinite(grams).all():
         return _Direction(left, right, grams, (np.zeros((2 * r, r)), np.zeros((2 * r, r))))
@@ -112,8 +144,8 @@ def _direction(
 
 
 def _own_gram_direction(
-    left: _Side,
-    right: _Side,
+    left: Side,
+    right: Side,
     result: Pass,
     grams: Any,  # (2, 2r, 2r)
     inverses: tuple[Any, Any],
@@ -130,8 +162,8 @@ def _own_gram_direction(
     ):
         damping = side.upload(share * OWN_GRAM_DAMPING * other[:m, :m])
         solved = solve_each(own.tensor[:, :m, :m] + damping, side.added[:, :m])
-        rest = side.added @ side.upload(inverse[:, m:] / max(share, _ABSENT)) if m < r else None
-        found.append(_Side(side.factor, solved if rest is None else torch.cat([solved, rest], 1), side.weight))
+        rest = side.added @ side.upload(inverse[:, m:] / max(share, ABSENT)) if m < r else None
+        found.append(Side(side.factor, solved if rest is None else torch.cat([solved, rest], 1), side.weight))
     halves, again = [], _grams(*found)
     for gram in again:
         along = -0.5 * pseudo_inverse(gram[:r, :r]) @ gram[:r, r:] if np.isfinite(gram).all() else gram[:r, r:]
@@ -152,7 +184,7 @@ def retract(
     does not show what is left of them.
     """
     r = L.shape[1]
-    left, right = _Side(L, dL.tensor, weight), _Side(R, dR.tensor, None)
+    left, right = Side(L, dL.tensor, weight), Side(R, dR.tensor, None)
     first = _grams(left, right)
     if not all(_is_diagonal(gram[:r, :r]) for gram in first):
         return None
@@ -162,8 +194,8 @@ def retract(
 
 
 def _retracted(
-    left: _Side,  # [L, what is new in ΔL]
-    right: _Side,
+    left: Side,  # [L, what is new in ΔL]
+    right: Side,
     in_L: Any,  # (r, r): what is not, as combinations of the columns of L
     in_R: Any,  # (r, r)
 ) -> Retracted:
@@ -177,7 +209,7 @@ def _retracted(
     U = basis_L @ P[:, :r]
     if weight is not None:
         # U of weight 0 follows from V.
-        inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
+        inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > ABSENT * values[0])
         seen = (gram_R @ V).conj()
         old, step = seen[:r], seen[r:] + in_R.T @ seen[:r]
         U = np.concatenate([old + in_L @ old + step, old]) * inverse
@@ -196,37 +228,12 @@ def _retracted(
     )
 
 
-class _Side:
-    """A factor and what is to be added to it, (n, 2 r), with the weights of its rows."""
-
-    def __init__(
-        self,
-        factor: Any,  # (n, r)
-        added: Any,  # (n, r)
-        weight: Any,  # (n,)
-    ) -> None:
-        self.factor, self.weight = factor, weight
-        self.added = added.tensor if isinstance(added, DeviceArray) else added
-        own = factor.tensor if isinstance(factor, DeviceArray) else to_device(factor, self.added.device)
-        self.own = own.to(self.added.dtype)
-        self.both = torch.cat([self.own, self.added], 1)
-
-    def gram(self) -> Any:
-        """Return [M ΔM]^H W [M ΔM], (2 r, 2 r)."""
-        weighted = self.both if self.weight is None else self.both * self.weight.tensor[:, None]
-        return weighted.mH @ self.both
-
-    def upload(self, small: Any) -> Any:
-        """Return a small matrix beside these."""
-        return to_device(small, self.both.device).to(self.both.dtype)
-
-
 @dataclass(frozen=True)
 class _Retracted(Retracted):
     """U and V as coefficients of the columns of [L, ΔL] and [R, ΔR], until someone asks for them."""
 
-    left: _Side
-    right: _Side
+    left: Side
+    right: Side
     for_U: Any  # (2r, r)
     for_V: Any  # (2r, r)
 
@@ -240,13 +247,13 @@ class _Retracted(Retracted):
         return _combined(self.left, self.right, self.for_U, self.for_V)
 
 
-def _grams(left: _Side, right: _Side) -> Any:
+def _grams(left: Side, right: Side) -> Any:
     """Return the Grams of both sides, which come to the host at once."""
     return to_host(torch.stack([left.gram(), right.gram()]))
 
 
 def _combined(
-    left: _Side, right: _Side, for_left: Any, for_right: Any, *, finite: bool = False
+    left: Side, right: Side, for_left: Any, for_right: Any, *, finite: bool = False
 ) -> tuple[DeviceArray, DeviceArray]:
     """Return combinations of the columns of both sides, by coefficients that go to the device at once.
 
@@ -255,17 +262,20 @@ def _combined(
     coefficients = np.stack([for_left, for_right])
     finite = finite and bool(np.isfinite(coefficients).all())
     both = left.upload(coefficients)
-    return (
-        DeviceArray(left.both @ both[0], surely_finite=finite),
-        DeviceArray(right.both @ both[1], surely_finite=finite),
-    )
+    if both.dtype == torch.float64 and both.shape[2] <= WIDEST and has_triton(both.device):
+        from lrpca.kernels.triton_small import combined
+
+        L, R = combined(left.both, right.both, both)
+    else:
+        L, R = left.both @ both[0], right.both @ both[1]
+    return DeviceArray(L, surely_finite=finite), DeviceArray(R, surely_finite=finite)
 
 
-def _without(left: _Side, right: _Side, for_left: Any, for_right: Any) -> tuple[_Side, _Side]:
+def _without(left: Side, right: Side, for_left: Any, for_right: Any) -> tuple[Side, Side]:
     """Return both sides with combinations of the factor taken off what is to be added."""
     off = left.upload(np.stack([for_left, for_right]))
     sides = zip((left, right), off, strict=True)
-    one, other = (_Side(x.factor, torch.addmm(x.added, x.own, part, alpha=-1), x.weight) for x, part in sides)
+    one, other = (Side(x.factor, torch.addmm(x.added, x.own, part, alpha=-1), x.weight) for x, part in sides)
     return one, other
 
 
@@ -284,7 +294,7 @@ def _split(
     along = scaled[:r, r:]
     rest = scaled[r:, r:] - along.conj().T @ along
     left = np.maximum(np.diag(rest).real, 0.0)
-    there = np.where(left > _ABSENT, 1.0 / np.sqrt(np.where(left > _ABSENT, left, 1.0)), 0.0)
+    there = np.where(left > ABSENT, 1.0 / np.sqrt(np.where(left > ABSENT, left, 1.0)), 0.0)
     P = there[:, None] * _whitening(there[:, None] * rest * there)
     basis = inverse[:, None] * np.block([[np.eye(r), -along @ P], [np.zeros((r, r)), P]])
     return basis, np.diag(size[:r]).astype(gram.dtype), along * size[r:], P.conj().T @ rest * size[r:]
@@ -295,7 +305,7 @@ def _is_diagonal(
 ) -> bool:
     """Tell whether the columns of this Gram are orthogonal, and none of them zero."""
     size = np.sqrt(np.abs(np.diag(gram)))
-    apart = np.abs(gram - np.diag(np.diag(gram))) <= _ORTHOGONAL * np.outer(size, size)
+    apart = np.abs(gram - np.diag(np.diag(gram))) <= ORTHOGONAL * np.outer(size, size)
     return bool(size.min() > 0 and apart.all())
 
 
@@ -304,7 +314,7 @@ def _whitening(
 ) -> Any:
     """Return T with T^H G T = 1, zero columns for directions that are not there."""
     values, vectors = np.linalg.eigh(gram)
-    good = values > _NEGLIGIBLE * max(values[-1], _TINY)
+    good = values > NEGLIGIBLE * max(values[-1], _TINY)
     return vectors * np.where(good, 1.0 / np.sqrt(np.where(good, values, 1.0)), 0.0)
 
 

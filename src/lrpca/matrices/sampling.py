@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from lrpca.noise import Core, residual_core
+
 if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
 
@@ -28,6 +30,10 @@ GROUP, _LONG, _FEWEST = 16, 1000, 6
 _TILE_ROWS, _TILE_COLUMNS, _TILES = 8, 10, 16
 # Rows and columns of a first, small sample.
 _FEW = 32
+# A value that this share of the entries has is no measurement.
+_COMMON, _MAJORITY = 0.1, 0.5
+# Entries that are looked at first, in steps of the golden ratio, which come everywhere.
+_LOOKED_AT, _GOLDEN = 256, 0.6180339887498949
 # Rows of a tile are drawn by their weights within so many neighbours.
 _NEIGHBOURS = 64
 
@@ -51,6 +57,35 @@ class Sample:
     columns: Any  # (m,) int
     values: Any  # (m,) float64 or complex128
 
+    @cached_property
+    def typical(self) -> float:
+        """The median modulus of the values."""
+        return float(np.median(np.abs(self.values)))
+
+    @property
+    def telling(self) -> Sample:
+        """The sample without the one value that many entries share: a black border, a fill value, counts of zero.
+
+        Such entries are fitted exactly long before the others, and say nothing of their scale or noise.
+        """
+        return self if self._without_common is None else self._without_common
+
+    @cached_property
+    def _without_common(self) -> Sample | None:
+        """The same, None where there is no such value: a sample that held itself would be freed late."""
+        few = self.values[(_GOLDEN * np.arange(_LOOKED_AT) % 1.0 * len(self.values)).astype(int)]
+        if len(self.values) > _LOOKED_AT and len(np.unique(few)) == len(few):
+            # A value that a tenth of all have would be there 25 times.
+            return None
+        values, counts = np.unique(self.values, return_counts=True)
+        most = int(counts.argmax())
+        share = counts[most] / len(self.values)
+        # Most entries of a constant matrix are its measurement; two values leave nothing to measure.
+        measures = share > _MAJORITY and values[most] != 0
+        if len(values) <= 2 or share < _COMMON or measures:
+            return None
+        return self.only(self.values != values[most])
+
     def residuals(
         self,
         L: Any,  # (n1, r)
@@ -73,9 +108,22 @@ class Sample:
             residuals -= L[:, k].take(self.rows) * R[:, k].take(self.columns)
         return residuals
 
+    def core(
+        self,
+        L: Any,  # (n1, r)
+        R: Any,  # (n2, r)
+        rounding: float,
+    ) -> Core:
+        """Return the peak of clean residuals of a fit; see `lrpca.noise.residual_core`."""
+        if not isinstance(L, np.ndarray):
+            found: Core | None = L.core_at(R, self.rows, self.columns, self.values, self._elsewhere, rounding)
+            if found is not None:
+                return found
+        return residual_core(self.residuals(L, R), rounding, is_complex=np.iscomplexobj(self.values))
+
     @cached_property
     def _elsewhere(self) -> dict[Any, Any]:
-        """What devices hold of the sample, by device."""
+        """What devices hold of the sample, by device, and what they last found from it."""
         return {}
 
     def only(
@@ -121,6 +169,8 @@ def draw_sample(
             break
     if total == 0 and not allow_empty:
         return _scan(matrix)
+    if len(found) == 1:
+        return found[0]
     return Sample(*(np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "columns", "values")))
 
 
@@ -242,6 +292,8 @@ def _look_up(matrix: Entries, rows: Any, columns: Any, *, allow_empty: bool = Fa
     infinite = np.flatnonzero(observed & np.isinf(values))
     if len(infinite):
         refuse_infinite(rows[infinite[0]], columns[infinite[0]], values[infinite[0]])
+    if observed.all():
+        return Sample(rows, columns, values.astype(wide))
     return Sample(rows[observed], columns[observed], values[observed].astype(wide))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from lrpca.kernels.reference import Pass
 from lrpca.kernels.torch_pass import TensorPass, plain_change
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.device_array import DeviceArray, to_device, to_host
+from lrpca.matrices.device_report import report_products, report_step
 from lrpca.threads import Threads
 
 # Number types that NumPy lacks, or that nothing is computed in, come to the host in single precision.
@@ -25,6 +27,8 @@ _ARITHMETIC: dict[Any, Any] = {
 }
 # Rounding of the factors of products in TF32 and half precision.
 _ELEVEN_BITS = 2.0**-11
+# Random numbers that take the host longer than a GPU's passes.
+_MANY = 1 << 16
 # Entries among which an infinite one is looked for at a time.
 _PIECE = 1 << 24
 
@@ -88,6 +92,17 @@ class TensorMatrix(DenseMatrix):
     def place(self, factor: Any) -> Any:
         """Return an array on the device of Y."""
         return factor if isinstance(factor, DeviceArray) else DeviceArray(to_device(factor, self.array.device))
+
+    def draw_normal(self, shape: tuple[int, int], rng: np.random.Generator) -> Any:
+        """Return a matrix of independent standard normal numbers; a GPU draws many itself, by a seed from `rng`.
+
+        The host would take longer to draw them than the GPU to read Y.
+        """
+        device = self.array.device
+        if device.type == "cpu" or math.prod(shape) < _MANY:
+            return self.place(rng.standard_normal(shape))
+        generator = torch.Generator(device).manual_seed(int(rng.integers(1 << 63)))
+        return DeviceArray(torch.randn(shape, dtype=torch.float64, device=device, generator=generator))
 
     def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Return the values at some positions, and which of them are observed."""
@@ -161,17 +176,18 @@ class TensorMatrix(DenseMatrix):
         from lrpca.kernels.gpu import tensor_pass
 
         self.reads += 1
-        L, R, A, B = self._tensors(L, R, A, B)
+        left, right, for_CA, for_CtB = self._tensors(L, R, A, B)
         Y, mask, across = self.array, self.mask, self._transposed
         if across:
-            Y, mask, L, R, A, B = Y.T, None if mask is None else mask.T, R, L, B, A
+            Y, mask = Y.T, None if mask is None else mask.T
+            left, right, for_CA, for_CtB = right, left, for_CtB, for_CA
         found = tensor_pass(
             Y,
-            L,
-            R,
+            left,
+            right,
             level,
-            A=A,
-            B=B,
+            A=for_CA,
+            B=for_CtB,
             mask=mask,
             arithmetic=_ARITHMETIC[self.arithmetic],
             energy=energy,
@@ -179,8 +195,11 @@ class TensorMatrix(DenseMatrix):
             fast=self._fast and self.arithmetic == np.float32,
             room=self._room,
         )
-        result = _as_pass(found, energy)
-        return result.transposed() if across else result
+        if across:
+            found = found.transposed()
+        # The products of a step, without weights: what it is made of comes along.
+        is_usual = A is R and B is L and L.shape[1] > 0 and self.arithmetic.kind != "c"
+        return _as_pass(found, energy, (L, R) if is_usual else None)
 
     def sparse_change(self, old: Any, new: Any) -> tuple[float, float]:
         """Return ‖S' - S‖² and ‖S‖² in one more read; `old` and `new` are L, R and levels of ψ."""
@@ -204,20 +223,27 @@ class TensorMatrix(DenseMatrix):
         return to_device(np.asarray(indices, np.int64), self.array.device)
 
 
-def _as_pass(found: TensorPass, energy: bool) -> Pass:
-    """Return a pass as solvers know it: tall arrays wrapped, norms brought to the host."""
-    *squares, counted = to_host(found.norms)
-    norms = np.sqrt(squares)
+def _as_pass(found: TensorPass, energy: bool, factors: tuple[Any, Any] | None) -> Pass:
+    """Return a pass as solvers know it: tall arrays wrapped, small numbers brought to the host.
+
+    `factors` are L and R where the products are those of a step.
+    """
+    grams: list[Any] = [None, None]
+    if factors is None:
+        (*squares, counted), report, grams = report_products(found)
+    else:
+        (*squares, counted), report = report_step(found, *factors)
     return Pass(
-        CA=DeviceArray(found.CA),
-        CtB=DeviceArray(found.CtB),
+        CA=DeviceArray(found.CA, gram=grams[0]),
+        CtB=DeviceArray(found.CtB, gram=grams[1]),
         kept_by_row=DeviceArray(found.kept_by_row),
         kept_by_column=DeviceArray(found.kept_by_column),
-        norm_C=float(norms[0]),
-        norm_D=float(norms[1]) if energy else None,
+        norm_C=math.sqrt(squares[0]),
+        norm_D=math.sqrt(squares[1]) if energy else None,
         row_grams=None if found.row_grams is None else DeviceArray(found.row_grams),
         column_grams=None if found.column_grams is None else DeviceArray(found.column_grams),
         counted=float(counted),
+        report=report,
     )
 
 

@@ -18,7 +18,6 @@ from lrpca.schedule import Schedule
 from lrpca.solvers.components import noise_edge
 from lrpca.solvers.outcome import Outcome, asked_to_stop
 from lrpca.solvers.start import resistant_start
-from lrpca.solvers.thresholds import telling
 from lrpca.task import Factors, Task
 
 # Y is looked at whole up to so many entries, then by a block of this many (600 x 600, longer where Y is narrow).
@@ -170,9 +169,9 @@ class _Look:
 
     def _hides_something(self, outcome: Outcome) -> bool:
         """Tell whether what is left is as loud as the data and leans to one side or has two peaks."""
-        sample = telling(self.sample)
+        sample = self.sample.telling
         sigma, _ = measure_noise(self.matrix, sample, outcome)
-        if sigma <= _LOUD * float(np.median(np.abs(sample.values))) or self.matrix.stored.kind == "c":
+        if sigma <= _LOUD * sample.typical or self.matrix.stored.kind == "c":
             return False
         residuals = sample.signed_residuals(outcome.L, outcome.R)
         core = residuals[np.abs(residuals) <= _WITHIN * sigma]
@@ -227,8 +226,8 @@ def count_components(outcome: Outcome) -> int:
 
 def measure_noise(matrix: DenseMatrix, sample: Sample, outcome: Outcome) -> tuple[float, float]:
     """Return the noise level of a fit, and the edge of its singular values."""
-    sample = telling(sample)
-    scale = float(np.median(np.abs(sample.values)))
+    sample = sample.telling
+    scale = sample.typical
     rounding, is_complex = rounding_level(matrix.result, scale), matrix.stored.kind == "c"
     core = residual_core(sample.residuals(outcome.L, outcome.R), rounding, is_complex=is_complex)
     kept = outcome.history[-1].kept if outcome.history else None

@@ -30,7 +30,7 @@ from lrpca.solvers.rules import RULES
 from lrpca.solvers.second_looks import End, SecondLooks, counts_only
 from lrpca.solvers.standstill import Cut, Split, Standstill
 from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
-from lrpca.solvers.step import stepped, take_pass
+from lrpca.solvers.step import stepped, take_pass, without_sides
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
@@ -143,6 +143,7 @@ class _Adaptive(Loop):
         if new is None:
             self._end = self._end or End(parts, result, 0.0, "runaway")
             return "runaway"
+        result = without_sides(result)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
         self._split = Split((parts.L, parts.R), Cut.of(level))
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)

@@ -69,11 +69,17 @@ class Components:
         return np.arange(self.L.shape[1]) < self.present
 
     def factors(self) -> tuple[Any, Any]:
-        """Return L and R of the components that are there, zero for the others."""
+        """Return L and R of the components that are there, zero for the others; not to be changed in place."""
+        if not isinstance(self.L, np.ndarray) and self.present == self.L.shape[1]:
+            return self.L, self.R
         return np.where(self.is_present, self.L, 0.0), np.where(self.is_present, self.R, 0.0)
 
     def localised(self) -> Any:
         """Return which present components live in one row or column."""
+        if not isinstance(self.L, np.ndarray):
+            peaks, energies = self.L.column_peaks_with(self.R)
+            shares = [_LOCALISED + _LOCALISED_SMALL / len(factor) for factor in (self.L, self.R)]
+            return self.is_present & (peaks > np.array(shares)[:, None] * energies).any(axis=0)
         return self.localised_in_rows() | self.localised_in_columns()
 
     def localised_in_rows(self) -> Any:
@@ -102,7 +108,7 @@ def all_present(L: Any, R: Any) -> Components:
 
 def first_components(L: Any, R: Any, edge: float) -> Components:
     """Return the components of a start, those that stand out of the `edge` of its residual first."""
-    values = np.linalg.norm(L, axis=0) * np.linalg.norm(R, axis=0)
+    values = Components(L, R, 0).values
     return _arranged(L, R, values, values <= _STANDS_OUT_AT_START * edge, edge)
 
 

@@ -116,7 +116,7 @@ def solve(
 
 def _gross(run: Run) -> float:
     """Return the modulus beyond which entries of Y are left out of the first SVD, where the paper takes them all."""
-    return _GROSS * float(np.median(np.abs(run.sample.values))) or math.inf
+    return _GROSS * run.sample.typical or math.inf
 
 
 class _Cardinality:

@@ -18,8 +18,8 @@ from lrpca.solvers.start import Survey
 _MAY_GO_ON = ("callback", "max_iter")
 
 
-# What arrays as long as Y are called in a state.
-_TALL = ("L", "R", "factors", "kept", "survey")
+# Arrays in a state that passes want beside Y; counts stay on the host.
+_TALL = ("L", "R", "factors")
 
 
 class Loop(ABC):

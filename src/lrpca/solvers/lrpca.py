@@ -34,7 +34,7 @@ from lrpca.solvers.run import Run
 from lrpca.solvers.second_looks import counts_only
 from lrpca.solvers.standstill import Cut, Split, Standstill
 from lrpca.solvers.start import Survey, completed, spectral_start, survey
-from lrpca.solvers.step import directions, take_pass
+from lrpca.solvers.step import directions, take_pass, without_sides
 from lrpca.solvers.stopping import absolute_verdict
 from lrpca.solvers.thresholds import AdaptiveThresholds, floored
 
@@ -169,6 +169,7 @@ class _Absolute(Loop):
         level = levels(schedule.influence, threshold, schedule.cutoff)
         self._result = take_pass(self.matrix, L, R, level, weight, grams=schedule.update == "own_gram")
         dL, dR = (step * direction for direction in directions(L, R, self._result, schedule.update, weight))
+        self._result = without_sides(self._result)
         size, moved = iteration.product_norm(L + dL, R + dR), iteration.change_of_product(L, R, dL, dR)
         if not np.isfinite(size + moved):
             return "runaway"

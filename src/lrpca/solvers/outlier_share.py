@@ -65,7 +65,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))
     sizes = np.abs(block.array - found.L @ found.R.T)
     sizes = sizes[sizes == sizes] if block.mask is None else sizes[block.mask]
-    scale = float(np.median(np.abs(sample.values)) or np.abs(sample.values).max(initial=0.0))
+    scale = float(sample.typical or np.abs(sample.values).max(initial=0.0))
     rounding = rounding_level(matrix.result, scale)
     sigma = residual_core(sizes, rounding, is_complex=matrix.stored.kind == "c").sigma
     level = outlier_threshold(sigma, matrix.stored, rounding, found.change * scale)

@@ -167,7 +167,7 @@ class Run:
         lives in one row or column, has not converged.
         """
         if reason == "tol" and kept is not None:
-            size = _ACCURATE * float(np.median(np.abs(self.sample.values)))
+            size = _ACCURATE * self.sample.typical
             lost = given_up(self.matrix, L, R, kept, self.survey, size)
             # A component of a rank too large ends as the outliers of one row or column.
             reason = "stalled" if lost or all_present(L, R).localised().any() else "tol"

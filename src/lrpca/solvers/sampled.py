@@ -40,7 +40,6 @@ from lrpca.solvers.polish import Polish
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.structure import SUSPICIOUS, leading_over_edge, structure_left
-from lrpca.solvers.thresholds import telling
 
 # Passes over Y after which the full method takes over, if X is still on its way.
 _MOST_PASSES = 4
@@ -123,13 +122,13 @@ def _sampled_answer(run: Run, sides: tuple[int, int]) -> _Answer | str:
             return f"the sampled block did not converge ({core.reason})"
         there = core.L.any(axis=0) & core.R.any(axis=0)
         L_I, R_J = core.L[:, there], core.R[:, there]
-        peak = _peak_of(run.matrix, telling(sample), L_I, R_J)
+        peak = _peak_of(run.matrix, sample.telling, L_I, R_J)
         if not (peak.typical and there.any()):
             return "the sampled block is zero"
         tol = _tolerance(run)
         by_row, by_column = regress(cross.columns, R_J, peak, tol), regress(cross.rows, L_I, peak, tol)
         answer = _joined(run, by_row, by_column, (L_I, R_J), peak)
-        in_block = telling(sample).residuals(L_I, R_J)
+        in_block = sample.telling.residuals(L_I, R_J)
         return _trouble(run, cross, by_row, by_column, (L_I, R_J), peak, in_block) or answer
     finally:
         cross.close()
@@ -155,7 +154,7 @@ def _is_plain(core: DenseMatrix, sample: Sample, outcome: Outcome) -> bool:
     assert outcome.survey is not None and outcome.kept is not None
     if outcome.reason not in _AT_REST or left_behind(outcome.kept, outcome.survey):
         return False
-    peak = _peak_of(core, telling(sample), outcome.L, outcome.R)
+    peak = _peak_of(core, sample.telling, outcome.L, outcome.R)
     if not peak.is_noise:
         return True
     residual = core.array - outcome.L @ outcome.R.T
@@ -175,7 +174,7 @@ def _tolerance(run: Run) -> float:
 
 
 def _peak_of(matrix: DenseMatrix, sample: Sample, L: Any, R: Any) -> Peak:
-    typical = float(np.median(np.abs(sample.values)))
+    typical = sample.typical
     rounding = rounding_level(matrix.result, typical)
     found = residual_core(sample.residuals(L, R), rounding, is_complex=matrix.stored.kind == "c")
     return Peak(found.sigma, found.share, typical, rounding)
@@ -243,7 +242,7 @@ def _held_out_trouble(
     """
     is_new = [np.ones(n, bool) for n in run.matrix.shape]
     is_new[0][cross.rows.indices] = is_new[1][cross.columns.indices] = False
-    sample = telling(run.sample)
+    sample = run.sample.telling
     held_out = sample.only(is_new[0][sample.rows] & is_new[1][sample.columns])
     count = len(held_out.values)
     if count == 0:

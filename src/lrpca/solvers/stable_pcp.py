@@ -183,6 +183,6 @@ def _debiased(run: Run, L: Any, R: Any, level: float) -> tuple[Any, Any]:
 def _estimate_noise(run: Run) -> float:
     """Return the noise level of a block of Y, solved with a rank that is surely enough."""
     fit = probe_block(run, _PROBED_RANK)
-    typical = float(np.median(np.abs(run.sample.values)) or np.abs(run.sample.values).max(initial=0.0)) or 1.0
+    typical = float(run.sample.typical or np.abs(run.sample.values).max(initial=0.0)) or 1.0
     single = run.matrix.arithmetic in (np.float32, np.complex64)
     return max(fit.sigma, _LEAST_NOISE["single" if single else "double"] * typical)

@@ -42,9 +42,17 @@ _LEAST_KEPT = 0.3
 class Survey:
     """What the first read of Y tells."""
 
-    observed_by_row: Any  # (n1,) int
-    observed_by_column: Any  # (n2,) int
+    observed_by_row: Any  # (n1,) int, on the host
+    observed_by_column: Any  # (n2,) int, on the host
     norm: float  # ‖Y‖ over observed entries
+
+    @classmethod
+    def of(cls, first: Pass, norm: float) -> Survey:
+        """Return the survey of a first pass, which keeps what is observed."""
+        n1, n2 = len(first.kept_by_row), len(first.kept_by_column)
+        if first.counted == n1 * n2:
+            return cls(np.full(n1, n2), np.full(n2, n1), norm)
+        return cls(np.asarray(first.kept_by_row), np.asarray(first.kept_by_column), norm)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,7 +64,7 @@ class Survey:
         left_out: Any,  # (n1,) bool
     ) -> Survey:
         """Return the survey in which some rows count as not observed."""
-        return Survey(np.where(left_out, 0, self.observed_by_row), self.observed_by_column, self.norm)
+        return Survey(np.where(np.asarray(left_out), 0, self.observed_by_row), self.observed_by_column, self.norm)
 
     def relative(self, result: Pass) -> tuple[float, float]:
         """Return ‖C‖ / ‖Y‖ of a pass, and the share of observed entries that it kept."""
@@ -67,6 +75,12 @@ class Survey:
     def entries(self) -> float:
         """How many entries are observed."""
         return float(self.observed_by_row.sum())
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether every entry is observed."""
+        n1, n2 = self.shape
+        return self.entries == n1 * n2
 
     @cached_property
     def least_observed_count(self) -> int:
@@ -103,28 +117,36 @@ def spectral_start(
     """
     n1, n2 = matrix.shape
     width = min(rank + _OVERSAMPLING, n1, n2)
-    root = 1.0 if weight is None else np.sqrt(weight)[:, None]
+    root = None if weight is None else np.sqrt(weight)[:, None]
     level = everything(clip)
-    first = _multiply(matrix, rng.standard_normal((n2, width)), None, level, energy=True)
+    first = _multiply(matrix, matrix.draw_normal((n2, width), rng), None, level, energy=True)
     facts = checked_survey(matrix, first)
-    Z = root * first.CA
+    Z = _weighted(root, first.CA)
     for _ in range(power_steps):
-        P = orthonormal(_multiply(matrix, None, root * orthonormal(Z).conj(), level).CtB)
-        Z = root * _multiply(matrix, P.conj(), None, level).CA
+        Q = _weighted(root, orthonormal(Z, rough=True).conj())
+        P = orthonormal(_multiply(matrix, None, Q, level).CtB, rough=True)
+        Z = _weighted(root, _multiply(matrix, P.conj(), None, level).CA)
     if power_steps:
         # W^½ Y is close to W^½ Y P̄ Pᵀ = Z Pᵀ.
         U, values, Vh = thin_svd(Z)
         V = P @ Vh.T
     else:
         Q = orthonormal(Z)
-        V, values, Uh = thin_svd(_multiply(matrix, None, root * Q.conj(), level).CtB)
+        V, values, Uh = thin_svd(_multiply(matrix, None, _weighted(root, Q.conj()), level).CtB)
         U = Q @ Uh.T
     scale = np.sqrt(values[:rank] / facts.observed)
     L = U[:, :rank]
-    if weight is not None:
+    if root is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             L = np.where(root > 0, L / root, 0.0)
     return L * scale, V[:, :rank] * scale, facts
+
+
+def _weighted(
+    root: Any,  # (n, 1), or None
+    M: Any,  # (n, k)
+) -> Any:
+    return M if root is None else root * M
 
 
 def first_factors(
@@ -197,7 +219,7 @@ def resistant_start(
     n1, n2 = matrix.shape
     weight = None if weight is None else matrix.place(weight)
     width = min(rank + _MORE_ROOM, n1, n2)
-    clip = _RESISTANT_CLIP * float(np.median(np.abs(sample.values)))
+    clip = _RESISTANT_CLIP * sample.typical
     if math.prod(matrix.shape) < EXACT_BELOW:
         # Nothing is to depend on the seed. An exact start would find more of the outliers' own low-rank part, too.
         rng = np.random.default_rng(0)
@@ -242,7 +264,7 @@ def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
             # The square of an outlier may be too large for single precision only.
             return survey(matrix)
         _refuse_infinite(matrix)
-    return Survey(first.kept_by_row, first.kept_by_column, float(norm or 0.0))
+    return Survey.of(first, float(norm or 0.0))
 
 
 def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: bool = False) -> Pass:

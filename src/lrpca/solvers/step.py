@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ def take_pass(
     A = R.conj() if np.iscomplexobj(R) else R
     B = L.conj() if weight is None else L.conj() * weight[:, None]
     return matrix.run_pass(L, R, level, A=A, B=B, grams=grams)
+
+
+def without_sides(result: Pass) -> Pass:
+    """Return a pass whose step is made: a device need not hold any longer what came along for it."""
+    return result if result.report is None else replace(result, report=result.report.counts_only())
 
 
 def directions(

@@ -10,7 +10,7 @@ import numpy as np
 from lrpca.influence import levels
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample
-from lrpca.noise import Core, quantisation_step, residual_core, rounding_level
+from lrpca.noise import Core, quantisation_step, rounding_level
 from lrpca.schedule import Schedule
 
 # While someone lags behind, thresholds shrink by no more than this factor: rows that are still wrong must catch up
@@ -34,8 +34,6 @@ _MOST_FITTED = 0.5
 _SHARP_PASSES = 8
 # A noise floor does not fall by this much.
 _GAVE_WAY = 0.5
-# A value that this share of the entries has is no measurement.
-_COMMON, _MAJORITY = 0.1, 0.5
 # ζ has settled when it falls by less than a fifth.
 _SETTLED = 0.8
 
@@ -45,13 +43,12 @@ class AdaptiveThresholds:
 
     def __init__(self, schedule: Schedule, sample: Sample, matrix: DenseMatrix) -> None:
         self._schedule = schedule
-        self.sample = telling(sample)
-        self.typical = float(np.median(np.abs(self.sample.values)))
+        self.sample = sample.telling
+        self.typical = self.sample.typical
         self.initial = schedule.thresholds[0] * self.typical if self.typical else math.inf
         self.rounding = rounding_level(matrix.result, self.typical)
         # Below the step of integers there is nothing to find; all-zero data have zero residuals.
         self.least = max(quantisation_step(matrix.stored), float(np.finfo(matrix.arithmetic).tiny))
-        self._complex = matrix.stored.kind == "c"
         self._last = math.inf
         self._sharp = 1.0
         self.sharp_passes = 0
@@ -83,7 +80,7 @@ class AdaptiveThresholds:
 
     def measure(self, L: Any, R: Any) -> Core:
         """Return the peak of clean residuals of a fit."""
-        return residual_core(self.sample.residuals(L, R), self.rounding, is_complex=self._complex)
+        return self.sample.core(L, R, self.rounding)
 
     def sharpen(
         self,
@@ -146,18 +143,3 @@ def floored(
     phi = schedule.tail[1]
     threshold = max((max(phi, PATIENT_TAIL) if behind else phi) * last, schedule.floor * sigma)
     return threshold, min(numbers[1], LONGEST_HELD) if threshold > HELD * numbers[0] else numbers[1]
-
-
-def telling(sample: Sample) -> Sample:
-    """Return the sample without the one value that many entries share: a black border, a fill value, counts of zero.
-
-    Such entries are fitted exactly long before the others, and say nothing of their scale or noise.
-    """
-    values, counts = np.unique(sample.values, return_counts=True)
-    most = int(counts.argmax())
-    share = counts[most] / len(sample.values)
-    # Most entries of a constant matrix are its measurement; two values leave nothing to measure.
-    measures = share > _MAJORITY and values[most] != 0
-    if len(values) <= 2 or share < _COMMON or measures:
-        return sample
-    return sample.only(sample.values != values[most])

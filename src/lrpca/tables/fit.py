@@ -411,7 +411,7 @@ def _scales(matrix: DenseMatrix, axes: PrincipalAxes) -> tuple[float, float]:
     sample = draw_sample(matrix, np.random.default_rng(0))
     L = np.column_stack([np.ones(matrix.shape[0]), axes.scores])
     R = np.column_stack([axes.mean, axes.components.T])
-    scale = float(np.median(np.abs(sample.values)))
+    scale = sample.typical
     rounding = rounding_level(matrix.result, scale)
     noise = residual_core(sample.residuals(L, R), rounding).sigma
     return noise, outlier_threshold(noise, matrix.stored, rounding)
