@@ -279,6 +279,32 @@ def test_rows_with_more_outliers_than_not_are_recovered() -> None:
     assert distance(batch.low_rank, truth_of(2, (100, 80), **planting)).max() < 1e-6
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_a_fit_that_is_off_by_a_factor_in_some_rows_and_columns_is_solved_by_itself(
+    noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lrpca.batches import loop
+
+    planting = {"noise": noise, "rank": 1}
+    Ys, X = stack_of(3, (200, 40), **planting), truth_of(3, (200, 40), **planting)
+    U, values, Vt = np.linalg.svd(X[1])
+    # Right where the first rows meet the first columns, and the others the others: most of X passes for outliers.
+    L, R = U[:, :1] * values[0] ** 0.5, Vt[:1].T * values[0] ** 0.5
+    L[:130], R[:15] = 1.05 * L[:130], R[:15] / 1.05
+
+    def divided(*given: Any) -> tuple[Any, Any]:
+        starts = exact_starts(*given)
+        for whole, one in zip(starts, (L, R), strict=True):
+            whole[1] = torch.from_numpy(one)
+        return starts
+
+    exact_starts = loop.exact_starts
+    monkeypatch.setattr(loop, "exact_starts", divided)
+    batch, _ = solve_as_on_a_gpu(Ys, 1)
+    assert list(batch.one_by_one) == [1]
+    assert batch.converged.all() and distance(batch.low_rank, X).max() < max(1e-5, 2 * noise)
+
+
 def test_constant_and_zero_problems() -> None:
     Ys = stack_of(3, (90, 50))
     Ys[0], Ys[1] = 0.0, 7.0

@@ -13,7 +13,9 @@ import torch
 
 from lrpca.batches.algebra import leading_vectors
 from lrpca.batches.peaks import residual_cores
+from lrpca.batches.rescue import alternatives
 from lrpca.batches.stack import Stack, medians
+from lrpca.solvers import divided as two_fits
 from lrpca.solvers import lagging as rows
 from lrpca.solvers import second_looks as single
 from lrpca.solvers import structure, thresholds
@@ -92,6 +94,56 @@ def in_doubt(
     one_sided = (bimodality > single._TWO_PEAKS) & (share > single._NO_OUTLIERS)
     doubt[some] = suspicious | (loud & (one_sided | (skewness > single._LEANS)))
     return doubt
+
+
+def divided(
+    stack: Stack,
+    L: Any,  # (b, n1, r)
+    R: Any,  # (b, n2, r)
+    there: Any,  # (b, r) bool: components that are present
+    D: Any,  # (b, n1, n2) residuals of these
+    kept: Any,  # (b,) share of observed entries
+    cutoff: Any,  # (b,)
+) -> Any:
+    """Return which fits are right up to a factor that is not the same everywhere, (b,); see `lrpca.solvers.divided`."""
+    found = torch.zeros_like(kept, dtype=torch.bool)
+    some = torch.nonzero(kept < two_fits.MAY_BE_DIVIDED)[:, 0]
+    if len(some) == 0:
+        return found
+    part, D, there, cutoff = stack.only(some), D[some], there[some], cutoff[some, None]
+    sampled, counted = part.sampled(D)
+    sizes = sampled.abs()
+    beyond = sizes > cutoff if counted is None else (sizes > cutoff) & counted
+    typical = torch.nan_to_num(medians(torch.where(beyond, sizes, math.nan)), nan=0.0).double()
+    limit = torch.maximum(cutoff, single.FITTED_TO * typical)[:, 0]
+    chance = 2 * there.sum(dim=1, keepdim=True) + two_fits.BY_CHANCE
+    for axis, other in ((1, R[some]), (2, L[some])):
+        lines, entries = _spread(D.shape[axis], two_fits.LINES, D), _spread(D.shape[3 - axis], two_fits.ENTRIES, D)
+        residuals = _crossing(D, axis, lines, entries)
+        within = residuals.abs() <= limit[:, None, None].to(D.dtype)
+        rejected = ~within
+        if part.observed is not None:
+            seen = _crossing(part.observed, axis, lines, entries)
+            within, rejected = within & seen, rejected & seen
+        explained = alternatives(residuals, rejected, other[:, entries], there, limit)
+        tells = (explained > two_fits.EXPLAINED * within.sum(dim=2)) & (explained > chance)
+        found[some] |= tells.double().mean(dim=1) > two_fits.PART
+    return found
+
+
+def _spread(n: int, count: int, example: Any) -> Any:
+    """Return about so many of n places, evenly spread."""
+    return torch.arange(0, n, -(-n // count), device=example.device)
+
+
+def _crossing(
+    M: Any,  # (b, n1, n2)
+    axis: int,
+    lines: Any,  # (m,) int
+    entries: Any,  # (k,) int
+) -> Any:
+    """Return some entries of some rows (axis 1) or columns (axis 2), as rows, (b, m, k)."""
+    return M[:, lines][:, :, entries] if axis == 1 else M[:, entries][:, :, lines].transpose(1, 2)
 
 
 def _structure(

@@ -1,7 +1,8 @@
 """The default iteration, `lrpca.solvers.adaptive`, for many problems at once.
 
 Every number that one problem has there is a vector here. Problems that have come to rest leave the loop; those that
-need a second look (lost rows, components of one row, structure in the residual, no rest) leave it unsolved.
+need a second look (lost rows, components of one row, structure in the residual, two fits in one, no rest) leave it
+unsolved.
 """
 
 from __future__ import annotations
@@ -279,6 +280,10 @@ class BatchLoop:
         if bool(asked.any()):
             self._ask(asked, verdict, k)
 
+    def _cutoff(self, parts: Problems) -> Any:
+        """Return the residuals beyond which the last pass rejected entries, (b,)."""
+        return parts.last * levels(self._schedule.influence, 1.0, self._schedule.cutoff).keep
+
     def _rescue(
         self,
         asked: Any,  # (b,) bool
@@ -293,9 +298,8 @@ class BatchLoop:
             return better
         some = parts.only(chosen)
         there = is_present(some.present, some.L.shape[2])
-        cutoff = some.last * levels(self._schedule.influence, 1.0, self._schedule.cutoff).keep
         lost = rows[chosen], columns[chosen]
-        L, R, improved = rescue_lost(self._stack.only(chosen), some.L, some.R, there, lost, cutoff)
+        L, R, improved = rescue_lost(self._stack.only(chosen), some.L, some.R, there, lost, self._cutoff(some))
         parts.L[chosen], parts.R[chosen] = L, R
         parts.rescues[chosen] += 1
         better[chosen] = improved
@@ -346,11 +350,14 @@ class BatchLoop:
         """Ask the questions of `looks`: who passes them ends, or is polished at the noise floor."""
         chosen = torch.nonzero(asked)[:, 0]
         stack, parts, verdict = self._stack.only(chosen), self._parts.only(chosen), verdict[chosen]
-        D = stack.residual(*_without_probes(parts.L, parts.R, parts.present))
+        L, R = _without_probes(parts.L, parts.R, parts.present)
+        D = stack.residual(L, R)
         sigma = looks.measured(stack, D, parts.rounding, parts.sigma)
         doubtful = looks.in_doubt(
             stack, parts.by_row, parts.by_column, D, sigma, parts.change, parts.rounding, self._least
         )
+        there = is_present(parts.present, L.shape[2])
+        doubtful |= looks.divided(stack, L, R, there, D, parts.kept, self._cutoff(parts))
         self._parts.at_work[chosen] &= ~doubtful
         ends = torch.zeros_like(asked)
         ends[chosen] = ~doubtful & (verdict == TOL)

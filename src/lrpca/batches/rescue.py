@@ -48,6 +48,28 @@ def rescue_lost(
     return L, R, better
 
 
+def alternatives(
+    residuals: Any,  # (b, m, n) of some rows
+    rejected: Any,  # (b, m, n) bool
+    other: Any,  # (b, n, r)
+    there: Any,  # (b, r) bool
+    cutoff: Any,  # (b,)
+) -> Any:
+    """Return how many of the rejected entries of each row one other fit would explain, (b, m)."""
+    b, m, n = residuals.shape
+    count = max(1, _PIECE // (m * n * max(_TRIES, other.shape[2])))
+    found = []
+    for first in range(0, b, count):
+        part = slice(first, first + count)
+        values, seen = residuals[part].double().flatten(0, 1), rejected[part].flatten(0, 1)
+        among, among_there, limit = (
+            whole[part].repeat_interleave(m, dim=0) for whole in (other * there[:, None, :], there, cutoff[:, None])
+        )
+        fits = _robust(values, seen, among, among_there, limit)
+        found.append(_explained(values, seen, among, fits, limit).reshape(-1, m))
+    return torch.cat(found)
+
+
 def _refit(
     Y: Any,  # (b, n, m)
     observed: Any,  # (b, n, m) bool, or None

@@ -1,8 +1,9 @@
 """What a run is asked before it may end: whether everyone is on board, every component real, no better answer near.
 
-Easy problems pass every question at once and pay nothing. In turn: lost rows and columns are fitted anew; components
-that live in one row or column must prove themselves; a run whose residual still holds structure, or that left rows
-behind, starts again from a more resistant start; and at the noise floor thresholds are sharpened for a last polish.
+Easy problems pass every question at once and pay nothing. In turn: lost rows and columns are fitted anew; fits that are
+divided are brought together; components that live in one row or column must prove themselves; a run whose residual
+still holds structure, or that left rows behind, starts again from a more resistant start; and at the noise floor
+thresholds are sharpened for a last polish.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import numpy as np
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.components import Components, all_present
+from lrpca.solvers.divided import MAY_BE_DIVIDED, divided, reconcile
 from lrpca.solvers.lagging import left_behind, rescue_lost
 from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 _RESCUES = 2
+_RECONCILED = 2
+# What other fits explain, they explain to this part of a rejected residual: thresholds may be down to rounding by then.
+FITTED_TO = 1e-3
 _TRIALS = 4
 # A trial without a component costs less than this part of its row or column in explained entries, or it is undone: a
 # component that fits outliers explains as much as there are (60%), one that is real all of it.
@@ -55,6 +60,7 @@ class End:
     worth_another_start: bool = False
     in_doubt: bool = False  # not to be called converged
     structure: float = 0.0
+    divided: bool = False
 
     @property
     def kept(self) -> float:
@@ -76,6 +82,7 @@ class End:
             "worth_another_start": self.worth_another_start,
             "in_doubt": self.in_doubt,
             "structure": self.structure,
+            "divided": self.divided,
         }
 
     @classmethod
@@ -89,6 +96,7 @@ class End:
             state["worth_another_start"],
             state["in_doubt"],
             state["structure"],
+            state.get("divided", False),
         )
 
 
@@ -108,7 +116,7 @@ class SecondLooks:
         # Rows of weight 0 are fitted like the others, but a run is not judged by them.
         self._judged = survey if weight is None else survey.without_rows(weight == 0)
         self._rng, self._rules, self._weight = rng, rules, weight
-        self._rescues = self._trials = 0
+        self._rescues = self._trials = self._reconciled = 0
         self._before_trial: End | None = None
         self._first_end: End | None = None
 
@@ -118,6 +126,7 @@ class SecondLooks:
         return {
             "rescues": self._rescues,
             "trials": self._trials,
+            "reconciled": self._reconciled,
             "before_trial": None if before is None else before.state(),
             "first_end": None if first is None else first.state(),
         }
@@ -125,6 +134,7 @@ class SecondLooks:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._rescues, self._trials = state["rescues"], state["trials"]
+        self._reconciled = state.get("reconciled", 0)  # older files do not know of it
         before, first = state["before_trial"], state["first_end"]
         self._before_trial = None if before is None else End.of_state(before)
         self._first_end = None if first is None else End.of_state(first)
@@ -141,6 +151,25 @@ class SecondLooks:
         self._rescues += self._matrix.reads > reads
         return better
 
+    def _reconcile(self, end: End) -> bool:
+        """Bring the parts of a divided fit together; tell whether that made it better."""
+        if "rescue" not in self._rules or end.kept >= MAY_BE_DIVIDED * self._survey.entries:
+            return False
+        m = end.parts.present
+        L, R = end.parts.L[:, :m], end.parts.R[:, :m]  # views: changed in place
+        residuals, cutoff = self._thresholds.sample.residuals(L, R), self._thresholds.cutoff
+        rejected = residuals[residuals > cutoff]
+        limit = max(cutoff, FITTED_TO * float(np.median(rejected))) if len(rejected) else cutoff
+        end.divided = divided(self._matrix, L, R, limit)
+        if not end.divided or self._reconciled >= _RECONCILED:
+            return False
+        self._reconciled += 1
+        end.parts.known_values = None
+        if not reconcile(self._matrix, L, R, limit):
+            return False
+        self._thresholds.restart(limit)
+        return True
+
     def ask(self, end: End, edge: float) -> Components | End:
         """Return the components to go on with, or where the run ends."""
         if self._thresholds.sharp_passes:
@@ -149,6 +178,8 @@ class SecondLooks:
             self._thresholds.restart(math.inf)
             return end.parts
         if self.rescue(end.parts, end.result, thorough=end.verdict == "tol"):
+            return end.parts
+        if self._reconcile(end):
             return end.parts
         end.parts = end.parts.copy()
         trial = self._trial(end, edge)
@@ -209,7 +240,7 @@ class SecondLooks:
         thresholds = self._thresholds
         exact = max(_ABOVE_ROUNDING * thresholds.rounding, _MOVING * end.change * thresholds.typical, thresholds.least)
         if core.sigma <= exact:
-            end.in_doubt = left_behind(end.result.kept, self._judged)
+            end.in_doubt = left_behind(end.result.kept, self._judged) or end.divided
             end.worth_another_start = end.in_doubt
             return
         end.structure = structure_left(self._matrix, L, R)
@@ -225,7 +256,7 @@ class SecondLooks:
         L, R = resistant_start(self._matrix, rank, self._thresholds.sample, rng=self._rng, weight=self._weight)
         residuals = self._thresholds.sample.residuals(L, R)
         self._thresholds.restart(_RESTART_THRESHOLD * float(np.median(residuals)))
-        self._trials = self._rescues = 0
+        self._trials = self._rescues = self._reconciled = 0
         self._before_trial = None
         return all_present(L, R)
 
