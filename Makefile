@@ -82,11 +82,12 @@ venv: $(VENV)/.dev ## Make .venv with all that developing needs
 demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a page to demo-output/
 	$(BIN)/lrpca demo -o $(DEMO_OUTPUT)
 
-# Two test processes on two cores: threads of BLAS, and those of PyTorch, would only wait for each other.
+# Two test processes on two cores: threads of BLAS, and those of PyTorch, would only wait for each other. Files stay
+# together: what one of them needs is compiled, and built, once.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done

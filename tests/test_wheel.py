@@ -14,8 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NO_NETWORK = re.compile(r"NewConnectionError|ConnectionError|Max retries exceeded|name resolution|ProxyError")
-# Both fixtures are made once, so both tests of the installed wheel run in one worker.
-pytestmark = pytest.mark.xdist_group("wheel")
 
 
 def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
