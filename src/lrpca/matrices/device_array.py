@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from lrpca.kernels.gpu import WIDEST, has_triton
-
 _NUMPY_OF: dict[Any, Any] = {
     torch.float64: np.dtype(np.float64),
     torch.float32: np.dtype(np.float32),
@@ -26,8 +24,6 @@ _NUMPY_OF: dict[Any, Any] = {
 }
 _TORCH_OF: dict[Any, Any] = {theirs: ours for ours, theirs in _NUMPY_OF.items()}
 _WHOLE = (torch.int64, torch.bool)
-# Entries of a sample that one kernel counts.
-_MOST_COUNTED = 1 << 20
 
 
 class DeviceArray(NDArrayOperatorsMixin):
@@ -172,62 +168,6 @@ class DeviceArray(NDArrayOperatorsMixin):
             raise TypeError(f"axis={axis} of DeviceArray.argmax is not there; use 0")
         return to_host(self.tensor.argmax(0))
 
-    def residuals_at(
-        self,
-        R: Any,  # (n2, r)
-        rows: Any,  # (m,) int
-        columns: Any,  # (m,) int
-        values: Any,  # (m,)
-        held: dict[Any, Any],
-    ) -> Any:
-        """Return ``values - (L Rᵀ)[rows, columns]`` on the host, L being this; `held` keeps the numbers here."""
-        L, R, (i, j, y) = self._sampled(R, rows, columns, values, held)
-        known = _known(held, "residuals", L, R)
-        if known is not None:
-            return known
-        if self._has_small_kernels(R, y):
-            from lrpca.kernels.triton_small import residuals_at
-
-            found = to_host(residuals_at(L, R, i, j, y))
-        else:
-            found = to_host(y - (L.index_select(0, i) * R.index_select(0, j)).sum(1))
-        return _remembered(held, "residuals", L, R, found)
-
-    def core_at(
-        self,
-        R: Any,  # (n2, r)
-        rows: Any,  # (m,) int
-        columns: Any,  # (m,) int
-        values: Any,  # (m,)
-        held: dict[Any, Any],
-        rounding: float,
-    ) -> Any:
-        """Return the peak of clean residuals at some entries, L being this; None where it is the host's to find."""
-        L, R, (i, j, y) = self._sampled(R, rows, columns, values, held)
-        known = _known(held, "core", L, R)
-        if known is not None and known[0] == rounding:
-            return known[1]
-        if not self._has_small_kernels(R, y) or len(y) > _MOST_COUNTED:
-            return None
-        from lrpca.kernels.triton_small import core_at
-
-        if ("rounding", rounding) not in held:
-            held["rounding", rounding] = y.new_tensor([rounding])
-        found = core_at(L, R, i, j, y, rounding, held["rounding", rounding])
-        return _remembered(held, "core", L, R, (rounding, found))[1]
-
-    def _sampled(self, R: Any, rows: Any, columns: Any, values: Any, held: dict[Any, Any]) -> tuple[Any, Any, Any]:
-        """Return L, R and a sample as tensors here."""
-        device = self.tensor.device
-        if device not in held:
-            held[device] = [to_device(x, device) for x in (rows, columns, values)]
-        return self.tensor, self._beside(R), held[device]
-
-    def _has_small_kernels(self, *others: Any) -> bool:
-        """Tell whether there are kernels for tensors like this one and these."""
-        alike = all(x.dtype == torch.float64 for x in (self.tensor, *others))
-        return alike and self.shape[1] <= WIDEST and has_triton(self.tensor.device)
-
     def energy_with(self, other: Any) -> float:
         """Return ‖x‖ + ‖y‖ of this and another array."""
         norms = (torch.linalg.vector_norm(x) for x in (self.tensor, self._beside(other)))
@@ -318,22 +258,6 @@ def to_device(array: Any, device: Any) -> Any:
 def to_host(tensor: Any) -> Any:
     """Return a tensor as a NumPy array, or a NumPy scalar."""
     return tensor.resolve_conj().resolve_neg().cpu().numpy()[()]
-
-
-def _known(held: dict[Any, Any], what: Any, L: Any, R: Any) -> Any:
-    """Return what was remembered of these factors, if nobody has changed them since."""
-    last = held.get(what)
-    versions = None if L.is_inference() or R.is_inference() else (L._version, R._version)
-    if last is None or versions is None or last[0] is not L or last[1] is not R or last[2] != versions:
-        return None
-    return last[3]
-
-
-def _remembered(held: dict[Any, Any], what: Any, L: Any, R: Any, found: Any) -> Any:
-    """Return something that was found, and remember it in case it is asked for again."""
-    if not (L.is_inference() or R.is_inference()):
-        held[what] = (L, R, (L._version, R._version), found)
-    return found
 
 
 def _reduced(found: Any, axis: int | None) -> Any:

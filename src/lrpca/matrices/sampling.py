@@ -13,6 +13,7 @@ from lrpca.noise import Core, residual_core
 
 if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
+    from lrpca.matrices.device_sample import DeviceSample
 
 SAMPLE_SIZE = 20_000
 # Below this many entries, the sample is the whole matrix ...
@@ -101,7 +102,7 @@ class Sample:
     ) -> Any:
         """Return Y - L Rᵀ at the sampled positions."""
         if not isinstance(L, np.ndarray):
-            return L.residuals_at(R, self.rows, self.columns, self.values, self._elsewhere)
+            return self._beside(L).signed_residuals(L, R)
         residuals = self.values.astype(np.result_type(self.values, L, R))
         # Component by component: six times as fast as gathering whole rows of L and R.
         for k in range(L.shape[1]):
@@ -116,14 +117,22 @@ class Sample:
     ) -> Core:
         """Return the peak of clean residuals of a fit; see `lrpca.noise.residual_core`."""
         if not isinstance(L, np.ndarray):
-            found: Core | None = L.core_at(R, self.rows, self.columns, self.values, self._elsewhere, rounding)
+            found: Core | None = self._beside(L).core(L, R, rounding)
             if found is not None:
                 return found
         return residual_core(self.residuals(L, R), rounding, is_complex=np.iscomplexobj(self.values))
 
+    def _beside(self, factor: Any) -> DeviceSample:
+        """Return the sample on the device of a factor."""
+        from lrpca.matrices.device_sample import DeviceSample
+
+        device = factor.tensor.device
+        if device not in self._on_devices:
+            self._on_devices[device] = DeviceSample(self.rows, self.columns, self.values, device)
+        return self._on_devices[device]
+
     @cached_property
-    def _elsewhere(self) -> dict[Any, Any]:
-        """What devices hold of the sample, by device, and what they last found from it."""
+    def _on_devices(self) -> dict[Any, DeviceSample]:
         return {}
 
     def only(
