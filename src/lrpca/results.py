@@ -16,10 +16,10 @@ from lrpca.solvers.run import Run
 from lrpca.solvers.structure import STRUCTURED
 
 # What X may still be off when its changes have fallen below the tolerance, in units of the last one.
-_LEFT_OF_CHANGE = 2.0
+LEFT_OF_CHANGE = 2.0
 # From this share of outliers on, a fit deserves a second look.
-_FULL = 0.45
-_MANY_ZEROS = 0.5
+MANY_OUTLIERS = 0.45
+MANY_ZEROS = 0.5
 # Reads that differ by less from a whole number are given as one.
 _NEARLY = 0.01
 # A component this much weaker than the strongest is rounding.
@@ -87,7 +87,7 @@ def _still_to_go(run: Run, outcome: Outcome) -> float:
     by_residual = run.method.measure == "residual"
     if outcome.reason == "tol":
         # A small residual says less of X than a small change.
-        return max(outcome.change, run.tol) if by_residual else _LEFT_OF_CHANGE * outcome.change
+        return max(outcome.change, run.tol) if by_residual else LEFT_OF_CHANGE * outcome.change
     if outcome.reason == "max_iter" and by_residual and outcome.history:
         return max(outcome.change, (outcome.history[-1].residual or 0.0) / math.sqrt(max(run.matrix.shape)))
     # At the noise floor X moves within the noise, which σ knows.
@@ -130,12 +130,12 @@ def diagnose(
             "the residual still has low-rank structure (two more components would lower its leading singular value "
             f"{outcome.structure:.0f} times); the rank is probably too small, try a larger one"
         )
-    if _MANY_ZEROS < zeros < 1:
+    if MANY_ZEROS < zeros < 1:
         messages.append(
             f"{100 * zeros:.0f}% of the entries of Y are exactly zero and count as data; if they mean missing, pass "
             "mask=(Y != 0)"
         )
-    if fraction > _FULL:
+    if fraction > MANY_OUTLIERS:
         messages.append(
             f"S holds {100 * fraction:.0f}% of the entries: Y has that many outliers, or the low-rank part is wrong; "
             "check the rank, and look at what S holds"

@@ -17,7 +17,7 @@ def first_components(
 ) -> tuple[Any, Any, Any]:
     """Return the factors of a start, components that stand out of the `edge` first, and how many do, (b,)."""
     values = lengths(L) * lengths(R)
-    return arranged(L, R, values, values <= single._STANDS_OUT_AT_START * edge[:, None], edge)
+    return arranged(L, R, values, values <= single.STANDS_OUT_AT_START * edge[:, None], edge)
 
 
 def updated(
@@ -27,8 +27,8 @@ def updated(
     ahead: Any,  # (b,)
 ) -> tuple[Any, Any, Any, Any]:
     """Return the factors after a step, how many components are there, and how far X moved."""
-    slope = single._STANDS_OUT + single._EARLY_SLOPE * torch.clamp(ahead - 1.0, min=0.0)
-    stands_out = torch.clamp(slope, max=single._STANDS_OUT_EARLY)
+    slope = single.STANDS_OUT + single.EARLY_SLOPE * torch.clamp(ahead - 1.0, min=0.0)
+    stands_out = torch.clamp(slope, max=single.STANDS_OUT_EARLY)
     absent = new.values <= (stands_out * edge)[:, None]
     absent |= ~is_present(present, new.values.shape[1]) & (_is_localised(new.U) | _is_localised(new.V))
     root = torch.sqrt(new.values)[:, None, :]
@@ -66,7 +66,7 @@ def arranged(
     # The strongest stays where all would go.
     first = torch.arange(absent.shape[1], device=absent.device) == 0
     absent = absent & ~(first & absent.all(dim=1, keepdim=True))
-    weak = torch.where(values > 0, single._PROBE * edge[:, None] / torch.where(values > 0, values, 1.0), 0.0)
+    weak = torch.where(values > 0, single.PROBE * edge[:, None] / torch.where(values > 0, values, 1.0), 0.0)
     scale = torch.where(absent, torch.clamp(torch.sqrt(weak), max=1.0), 1.0)
     L, R = L * scale[:, None, :], R * scale[:, None, :]
     if absent.shape[1] > 1:
@@ -80,5 +80,5 @@ def _is_localised(
 ) -> Any:
     """Return which columns have much of their energy in one entry, (b, r)."""
     energy = factor**2
-    limit = single._LOCALISED + single._LOCALISED_SMALL / factor.shape[1]
+    limit = single.LOCALISED + single.LOCALISED_SMALL / factor.shape[1]
     return energy.amax(dim=1) > limit * energy.sum(dim=1)

@@ -155,13 +155,13 @@ def _structure(
     Two more components cannot lower the first one further than to the third.
     """
     b, n1, n2 = D.shape
-    if min(n1, n2) < structure._LEAST:
+    if min(n1, n2) < structure.LEAST_SIDE:
         return torch.zeros_like(sigma)
     count = max(1, _PIECE // (n1 * n2))
     found = []
     for first in range(0, b, count):
         part = slice(first, first + count)
-        limit = (structure._CORE * sigma[part]).to(D.dtype)[:, None, None]
+        limit = (structure.CORE * sigma[part]).to(D.dtype)[:, None, None]
         core = torch.where(D[part].abs() <= limit, D[part], 0.0).double() / sigma[part, None, None]
         short = core if n1 <= n2 else core.transpose(1, 2)
         values = leading_vectors(torch.bmm(short, short.transpose(1, 2)), _MORE + 1)[0]

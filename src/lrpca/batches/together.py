@@ -181,7 +181,7 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
     D = stack.residual(L, R)
     sigma = measured(stack, D, unit * stack.typical)
     largest = torch.linalg.vector_norm(L, dim=2).amax(dim=1) * torch.linalg.vector_norm(R, dim=2).amax(dim=1)
-    moving = torch.where(ends.reason == TOL, results._LEFT_OF_CHANGE * ends.change, 0.0) * stack.typical
+    moving = torch.where(ends.reason == TOL, results.LEFT_OF_CHANGE * ends.change, 0.0) * stack.typical
     moving = noise._STILL_MOVING * math.sqrt(max(stack.shape)) * moving
     threshold = torch.maximum(torch.maximum(noise._OUTLIER_SIGMAS * sigma, unit * largest), moving)
     threshold = torch.clamp(threshold, min=quantisation_step(stored))
@@ -226,7 +226,7 @@ def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposit
     """Return what to warn of: what single solutions tell, and what can be seen of the others."""
     told = {i: complaints for i, (_, complaints) in solved.items()}
     share = facts.outlier_fraction
-    odd = (share == 0) | (share > results._FULL) | ((facts.zeros > results._MANY_ZEROS) & (facts.zeros < 1))
+    odd = (share == 0) | (share > results.MANY_OUTLIERS) | ((facts.zeros > results.MANY_ZEROS) & (facts.zeros < 1))
     odd |= (facts.kept_by_row == 0).any(dim=1) | (facts.kept_by_column == 0).any(dim=1)
     unfinished = (facts.reason == MAX_ITER) & (tol > 0)
     together = facts.reason != GOING_ON

@@ -18,17 +18,17 @@ import numpy as np
 from lrpca.iteration import Retracted, normal_form
 
 # How far a component has to stand out of the largest singular value that noise would have ...
-_STANDS_OUT = 1.3
+STANDS_OUT = 1.3
 # ... at the start, where outliers are in the data, and while thresholds are still far above the noise, since the
 # influence is then sparse and its singular values larger than those of Gaussian noise of the same energy.
-_STANDS_OUT_AT_START = 2.0
-_STANDS_OUT_EARLY = 8.0
-_EARLY_SLOPE = 4.0
+STANDS_OUT_AT_START = 2.0
+STANDS_OUT_EARLY = 8.0
+EARLY_SLOPE = 4.0
 # Size of a probe, in units of the noise's largest singular value.
-_PROBE = 1e-3
+PROBE = 1e-3
 # A component with more than this share of its energy in one row or column is localised (the second number is for
 # matrices of a few rows, where nothing else is possible).
-_LOCALISED, _LOCALISED_SMALL = 0.25, 2.0
+LOCALISED, LOCALISED_SMALL = 0.25, 2.0
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Components:
         """Return which present components live in one row or column."""
         if not isinstance(self.L, np.ndarray):
             peaks, energies = self.L.column_peaks_with(self.R)
-            shares = [_LOCALISED + _LOCALISED_SMALL / len(factor) for factor in (self.L, self.R)]
+            shares = [LOCALISED + LOCALISED_SMALL / len(factor) for factor in (self.L, self.R)]
             return self.is_present & (peaks > np.array(shares)[:, None] * energies).any(axis=0)
         return self.localised_in_rows() | self.localised_in_columns()
 
@@ -109,7 +109,7 @@ def all_present(L: Any, R: Any) -> Components:
 def first_components(L: Any, R: Any, edge: float) -> Components:
     """Return the components of a start, those that stand out of the `edge` of its residual first."""
     values = Components(L, R, 0).values
-    return _arranged(L, R, values, values <= _STANDS_OUT_AT_START * edge, edge)
+    return _arranged(L, R, values, values <= STANDS_OUT_AT_START * edge, edge)
 
 
 def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tuple[Components, float]:
@@ -119,7 +119,7 @@ def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tu
     that the noise calls for. A component that was not there before must not live in one row or column: that is what
     outliers look like.
     """
-    stands_out = min(_STANDS_OUT_EARLY, _STANDS_OUT + _EARLY_SLOPE * max(0.0, ahead - 1.0))
+    stands_out = min(STANDS_OUT_EARLY, STANDS_OUT + EARLY_SLOPE * max(0.0, ahead - 1.0))
     # Without any noise, zero is what does not stand out.
     absent = new.values <= stands_out * edge
     fresh = ~before.is_present & ~absent
@@ -143,7 +143,7 @@ def _arranged(L: Any, R: Any, values: Any, absent: Any, edge: float) -> Componen
     if not isinstance(L, np.ndarray) and not absent.any():
         return Components(L, R, len(absent), values)
     order = np.argsort(absent, kind="stable")
-    probe = np.sqrt(np.divide(_PROBE * edge, values, out=np.zeros(len(values)), where=values > 0))
+    probe = np.sqrt(np.divide(PROBE * edge, values, out=np.zeros(len(values)), where=values > 0))
     scale = np.where(absent, np.minimum(probe, 1.0), 1.0)
     return Components((L * scale)[:, order], (R * scale)[:, order], int((~absent).sum()))
 
@@ -153,4 +153,4 @@ def _is_localised(
 ) -> Any:
     """Return which columns have much of their energy in one entry."""
     energy = np.abs(factor) ** 2
-    return energy.max(axis=0, initial=0.0) > (_LOCALISED + _LOCALISED_SMALL / len(factor)) * energy.sum(axis=0)
+    return energy.max(axis=0, initial=0.0) > (LOCALISED + LOCALISED_SMALL / len(factor)) * energy.sum(axis=0)

@@ -16,11 +16,11 @@ from lrpca.solvers.components import noise_edge
 
 # Entries of the block (256 x 256, longer where Y is narrow), the least side worth asking, and the number of components
 # to look for.
-_BLOCK, _LEAST = 1 << 16, 10
+_BLOCK, LEAST_SIDE = 1 << 16, 10
 _MORE = 2
 _PASSES = 60
 # Residuals that count as noise, in σ.
-_CORE = 4.0
+CORE = 4.0
 # Power iteration for the largest singular value of a residual.
 _VECTORS, _POWERS = 4, 12
 # From this ratio on, the rank is called too small: planted problems of rank r solved with r - 1 give 4.3 and more, but
@@ -44,7 +44,7 @@ def structure_left(
 
     rng = np.random.default_rng(0)  # not the run's: asking must not change what comes after
     side = min(math.isqrt(_BLOCK), *matrix.shape)
-    if side < _LEAST:
+    if side < LEAST_SIDE:
         return 0.0
     # The short side whole or 256, the other one as long as the block allows.
     lengths = [side if n == min(matrix.shape) else _BLOCK // side for n in matrix.shape]
@@ -95,5 +95,5 @@ def _leading_value(
     sizes = np.abs(residual)
     sigma = residual_core(sizes[sizes == sizes], is_complex=np.iscomplexobj(residual)).sigma
     with np.errstate(invalid="ignore"):
-        kept = np.where(sizes <= _CORE * sigma, residual, 0.0)
+        kept = np.where(sizes <= CORE * sigma, residual, 0.0)
     return float(np.linalg.norm(kept, 2))
