@@ -403,7 +403,7 @@ def test_bad_data() -> None:
             bad()
     with pytest.raises(ValueError, match="sample_weight of shape"):
         RobustPCA().fit(Y, sample_weight=np.ones(3))
-    with pytest.raises(ValueError, match=r"sample_weight\[2\]=-1"):
+    with pytest.raises(ValueError, match=r"^sample_weight\[2\]=-1\.0 is not .* at least 0; give weights of 0 or more$"):
         RobustPCA().fit(Y, sample_weight=np.where(np.arange(60) == 2, -1, 1))
 
 

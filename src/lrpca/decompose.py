@@ -16,6 +16,7 @@ from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
+from lrpca.weights import as_weights
 
 if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
@@ -281,12 +282,7 @@ def _check_weight(weight: Any, rows: int) -> Any:
         raise ValueError(f"row_weight.shape={weight.shape} is not {(rows,)}; pass one real number for each row")
     if weight.dtype.kind not in "biuf":
         raise ValueError(f"row_weight.dtype={weight.dtype} is not a real number type; pass e.g. floats")
-    weight = weight.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
-    if len(bad):
-        raise ValueError(
-            f"row_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give weights of 0 or more"
-        )
+    weight = as_weights("row_weight", weight)
     if not weight.any():
         raise ValueError("row_weight=0 for every row leaves nothing to fit; give some rows a positive weight")
     return weight / weight.mean()

@@ -150,7 +150,7 @@ def resolve(
     ):
         needed = name in ("rank", "random_state")
         if (value is not None or needed) and not (is_integer(value) and value >= least):
-            raise ValueError(f"{name}={value!r} is not an integer of at least {least}; give such a one")
+            raise ValueError(f"{name}={value!r} is not an integer of at least {least}; use {name}={least} or more")
     shape = _check_shape(shape, rank)
     if not (_is_real(outlier_fraction) and 0 <= float(outlier_fraction) < 1):
         raise ValueError(f"outlier_fraction={outlier_fraction!r} is not a number from 0 to below 1; e.g. 0.1")

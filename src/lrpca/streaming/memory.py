@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lrpca.weights import as_weights
+
 _KEEP_SIGMAS = 5.0
 # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
 _QUANTILE, _NORMAL_QUANTILE = 0.35, 0.4538
@@ -46,9 +48,7 @@ def check_rows(
     weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
     if weight.shape != (len(rows),):
         raise ValueError(f"weight.shape={weight.shape} does not fit; pass one number for each of {len(rows)} rows")
-    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
-    if len(bad):
-        raise ValueError(f"weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one")
+    weight = as_weights("weight", weight)
     telling = (rows == rows).any(axis=1) & (weight > 0)
     return rows[telling], weight[telling]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.weights import as_weights
+
 
 def as_number(n_components: Any) -> int | float:
     """Return a number of components, or a share, as a plain number."""
@@ -45,12 +47,7 @@ def checked_weight(sample_weight: Any, rows: int) -> Any:
         raise ValueError(
             f"sample_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
         )
-    weight = weight.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
-    if len(bad):
-        raise ValueError(
-            f"sample_weight[{bad[0]}]={weight[bad[0]]} is not a finite number of at least 0; give such a one"
-        )
+    weight = as_weights("sample_weight", weight)
     if not weight.any():
         raise ValueError(
             "sample_weight is zero for every row, a weight that leaves nothing to fit; give some rows a positive one"
