@@ -57,7 +57,7 @@ def test_sample(dtype):
 def test_lists_and_passes_go_the_same_way(monkeypatch):
     problem = planted((200, 150), rank=3, outlier_fraction=0.1, missing=0.2)
     d = solve(problem.Y, 3)
-    monkeypatch.setattr("lrpca.solvers.pgrmc.FEW", 1.1)
+    monkeypatch.setattr("lrpca.solvers.residuals.FEW", 1.1)
     listed = solve(problem.Y, 3)
     assert listed.n_iter == d.n_iter
     np.testing.assert_allclose([r.threshold for r in listed.history], [r.threshold for r in d.history], rtol=1e-3)

@@ -24,11 +24,10 @@ from lrpca.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import clean_spread
-from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
-from lrpca.solvers.residuals import FEW
+from lrpca.solvers.residuals import listed_residual_of
 from lrpca.solvers.run import Run
 
 OPTIONS = {"mu": number(above=0), "decay": number(least=0, below=1), "sample": number(above=0, most=1)}
@@ -165,12 +164,8 @@ def _svd(data: BelowThreshold, L: Any, R: Any, threshold: float, basis: Any, *, 
 
 
 def _data(run: Run, sample: float | None) -> BelowThreshold:
-    if sample is not None and sample < 1:
-        return ListedResidual(run.matrix, run.rng, sample)
-    facts = run.survey
-    if facts.observed < FEW:
-        return ListedResidual(run.matrix, run.rng)
-    return _Dense(run.matrix, facts.norm, facts.observed)
+    listed = listed_residual_of(run, sample)
+    return _Dense(run.matrix, run.survey.norm, run.survey.observed) if listed is None else listed
 
 
 class _Dense:

@@ -63,12 +63,15 @@ class Residual(Protocol):
 
 def residual_of(run: Run, sample: float | None = None) -> Residual:
     """Return the residual of a run: of a random share of the entries if asked for, else of all observed ones."""
+    listed = listed_residual_of(run, sample)
+    return DenseResidual(run.matrix, run.survey.norm, run.survey.observed) if listed is None else listed
+
+
+def listed_residual_of(run: Run, sample: float | None = None) -> ListedResidual | None:
+    """Return the residual on a list of entries: a random share if asked for, or all where few are observed, or None."""
     if sample is not None and sample < 1:
         return ListedResidual(run.matrix, run.rng, sample)
-    facts = run.survey
-    if facts.observed < FEW:
-        return ListedResidual(run.matrix, run.rng)
-    return DenseResidual(run.matrix, facts.norm, facts.observed)
+    return ListedResidual(run.matrix, run.rng) if run.survey.observed < FEW else None
 
 
 def first_factors(run: Run, residual: Residual, shares: tuple[float, ...], init: float | None) -> tuple[Any, Any]:
