@@ -156,12 +156,7 @@ class CDnetScorer:
         shadows = counts[SHADOW][-1]
         false_alarms = counts[BACKGROUND][-1] + shadows
         return CDnetScore(
-            precision=_share(hits, hits + false_alarms),
-            recall=_share(hits, hits + misses),
-            f=_share(2 * hits, 2 * hits + false_alarms + misses),
-            true_positives=hits,
-            false_positives=false_alarms,
-            false_negatives=misses,
+            **_rates(hits, false_alarms, misses),
             true_negatives=sum(counts[BACKGROUND][:-1]) + sum(counts[SHADOW][:-1]),
             shadow_errors=shadows,
         )
@@ -233,14 +228,7 @@ def precision_recall_f(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | Non
     hits = int(np.count_nonzero(found & real))
     false_alarms = int(np.count_nonzero(found)) - hits
     misses = int(np.count_nonzero(real)) - hits
-    return DetectionScore(
-        precision=_share(hits, hits + false_alarms),
-        recall=_share(hits, hits + misses),
-        f=_share(2 * hits, 2 * hits + false_alarms + misses),
-        true_positives=hits,
-        false_positives=false_alarms,
-        false_negatives=misses,
-    )
+    return DetectionScore(**_rates(hits, false_alarms, misses))
 
 
 def f_measure(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | None = None) -> float:
@@ -351,6 +339,18 @@ def _boolean(name: str, values: ArrayLike) -> NDArray[np.bool_]:
     if array.dtype != np.bool_:
         raise ValueError(f"{name}.dtype={array.dtype} is not bool; compare with a threshold first, e.g. {name} > 0")
     return array
+
+
+def _rates(hits: int, false_alarms: int, misses: int) -> dict[str, Any]:
+    """Return what a `DetectionScore` is made of."""
+    return {
+        "precision": _share(hits, hits + false_alarms),
+        "recall": _share(hits, hits + misses),
+        "f": _share(2 * hits, 2 * hits + false_alarms + misses),
+        "true_positives": hits,
+        "false_positives": false_alarms,
+        "false_negatives": misses,
+    }
 
 
 def _share(part: int, whole: int) -> float:
