@@ -29,6 +29,7 @@ from lrpca.streaming.memory import (
     fill_gaps,
     row_levels,
 )
+from lrpca.tables.axes import with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Wanted, robust_fit
 
 # Rows of a block, and of the first one, which is solved as a batch: long enough to survive 20% outliers on one side.
@@ -203,9 +204,8 @@ class SubspaceTracker:
     @property
     def components(self) -> Any:
         """Orthonormal components, (k, n2)."""
-        V = self._now().V[: self._count()]
-        largest = np.abs(V).argmax(axis=1)
-        return V * np.where(V[np.arange(len(V)), largest] < 0, -1.0, 1.0)[:, None]
+        components, _ = with_fixed_signs(self._now().V[: self._count()])
+        return components
 
     @property
     def singular_values(self) -> Any:
