@@ -268,6 +268,8 @@ class Decomposition:
     ) -> None:
         """Write S straight to a zarr store, in one more read of Y: it need not fit into memory.
 
+        The CPU makes it, also where Y is on another device.
+
         Parameters
         ----------
         path : str or Path

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from lrpca.decomposition import Decomposition, State
 from lrpca.devices import in_memory_of, is_tensor, rounds_products
 from lrpca.matrices.accept_tensor import on_host
 from lrpca.matrices.dense import DenseMatrix, readable
-
-if TYPE_CHECKING:
-    from lrpca.matrices.progress import Reading
 
 # The lazy matrices are made in blocks of about this many entries.
 _BLOCK = 1 << 23
@@ -113,29 +110,6 @@ class TensorDecomposition(Decomposition):
             matrix = DenseMatrix(readable(on_host(matrix.array)), on_host(matrix.mask))
         other._matrix = matrix
         return other
-
-    def write_sparse(
-        self,
-        path: str | Path,
-        *,
-        layout: str = "coordinates",
-        overwrite: bool = False,
-        tell: Callable[[Reading], object] | None = None,
-    ) -> None:
-        """Write S to a zarr store, by the CPU; see `Decomposition.write_sparse`.
-
-        Parameters
-        ----------
-        path : str or Path
-            A folder to be made.
-        layout : {"coordinates", "dense"}
-            Rows, columns and values of the outliers, or an array like Y.
-        overwrite : bool
-            Replace an S that was written before.
-        tell : callable, optional
-            Is called after every block, with how far it has come.
-        """
-        self.to_numpy().write_sparse(path, layout=layout, overwrite=overwrite, tell=tell)
 
     def save(self, path: str | Path) -> None:
         """Write everything but Y to an .npz file, from which `load` makes arrays, or tensors if Y is one."""
