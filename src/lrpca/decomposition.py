@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.atomic import replacing
-from lrpca.rank.choice import RankChoice, load_choice
+from lrpca.rank.choice import RankChoice
 
 if TYPE_CHECKING:
     from lrpca.matrices.progress import Reading
 
 REASONS = ("tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway", "callback")
-_FORMAT = "lrpca-decomposition"
-_VERSION = 1
 # Rows of the lazy matrices are made in blocks of about this many entries.
 _BLOCK = 1 << 20
 
@@ -90,10 +86,6 @@ class Diagnosis:
     columns_without_influence: Any
     components: int
     messages: list[str]
-
-
-class _VersionError(Exception):
-    """A file of a version this library does not know."""
 
 
 class Decomposition:
@@ -292,31 +284,9 @@ class Decomposition:
 
     def save(self, path: str | Path) -> None:
         """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""
-        facts = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "reason": self.reason,
-            "noise_level": self.noise_level,
-            "outlier_fraction": self.outlier_fraction,
-            "n_reads": self.n_reads,
-            "method": self.method,
-            "settings": self.settings,
-            "estimated": list(self.estimated),
-            "history": [asdict(record) for record in self.history],
-            "components": self.diagnosis.components,
-            "messages": self.diagnosis.messages,
-            "rank_choice": None if self.rank_choice is None else asdict(self.rank_choice),
-        }
-        arrays = {name: getattr(self.diagnosis, name) for name in _DIAGNOSIS_ARRAYS}
-        with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(
-                file,
-                facts=np.array(json.dumps(facts)),
-                L=self.L,
-                R=self.R,
-                outlier_threshold=self.outlier_threshold,
-                **arrays,
-            )
+        from lrpca.decomposition_file import write_decomposition
+
+        write_decomposition(self, path)
 
     @classmethod
     def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
@@ -335,49 +305,11 @@ class Decomposition:
         -------
         Decomposition
         """
+        from lrpca.decomposition_file import read_decomposition
         from lrpca.matrices.accept import accept
         from lrpca.matrices.accept_tensor import results_device
 
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
-        try:
-            # Opened here: numpy would leave a damaged file open.
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
-                arrays = dict(content)
-            facts = json.loads(str(arrays["facts"]))
-            if facts.get("format") != _FORMAT:
-                raise ValueError(f"format {facts.get('format')!r}")
-            if facts.get("version") != _VERSION:
-                raise _VersionError(facts.get("version"))
-            diagnosis = Diagnosis(
-                **{name: arrays[name] for name in _DIAGNOSIS_ARRAYS},
-                components=facts["components"],
-                messages=facts["messages"],
-            )
-            result = cls(
-                arrays["L"],
-                arrays["R"],
-                history=[Record(**record) for record in facts["history"]],
-                reason=facts["reason"],
-                noise_level=facts["noise_level"],
-                outlier_threshold=arrays["outlier_threshold"][()],
-                outlier_fraction=facts["outlier_fraction"],
-                n_reads=facts["n_reads"],
-                diagnosis=diagnosis,
-                method=facts["method"],
-                settings=facts.get("settings", {}),
-                estimated=tuple(facts.get("estimated", ())),
-                rank_choice=load_choice(facts.get("rank_choice")),
-            )
-            result._check()
-        except _VersionError as error:
-            raise ValueError(
-                f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it"
-            ) from None
-        except Exception as error:  # zipfile, json and numpy each fail in their own way on a damaged file
-            raise ValueError(
-                f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?"
-            ) from None
+        result = read_decomposition(path, cls)
         if Y is not None:
             matrix = accept(Y, mask)
             if matrix.shape != (len(result.L), len(result.R)):
@@ -403,22 +335,23 @@ class Decomposition:
         R: Any,  # (n2, r)
     ) -> Decomposition:
         """Return the same with another low-rank part."""
-        other = copy.copy(self)
+        other = self._bare_copy()
         other.L, other.R = L, R
-        for name in ("low_rank", "sparse", "outliers"):
-            other.__dict__.pop(name, None)
         return other
 
     def with_data(self, matrix: Any) -> Decomposition:
         """Return the same, with `sparse` and `outliers` made of this matrix."""
-        other = self.without_data()
+        other = self._bare_copy()
         other._matrix = matrix
         return other
 
     def without_data(self) -> Decomposition:
         """Return the same without Y: `sparse` and `outliers` cannot be made from it."""
+        return self.with_data(None)
+
+    def _bare_copy(self) -> Decomposition:
+        """Return a copy without the matrices that were made of it."""
         other = copy.copy(self)
-        other._matrix = None
         for name in ("low_rank", "sparse", "outliers"):
             other.__dict__.pop(name, None)
         return other
@@ -433,16 +366,6 @@ class Decomposition:
 
     def _where(self) -> str:
         return ""
-
-    def _check(self) -> None:
-        """Raise ValueError where the parts do not belong together."""
-        shapes = (self.L.shape, self.R.shape)
-        if self.L.ndim != 2 or self.R.ndim != 2 or self.L.shape[1] != self.R.shape[1]:
-            raise ValueError(f"factors of shapes {shapes}")
-        if (len(self.diagnosis.kept_by_row), len(self.diagnosis.kept_by_column)) != (len(self.L), len(self.R)):
-            raise ValueError(f"a diagnosis that does not fit factors of shapes {shapes}")
-        if self.reason not in REASONS:
-            raise ValueError(f"reason {self.reason!r}")
 
     def data(self) -> Any:
         """Return the matrix that `sparse` and `outliers` are made of."""
@@ -475,11 +398,3 @@ class Decomposition:
                 if mask is not None:
                     outlying &= mask[part]
                 yield rows, residual, outlying
-
-
-_DIAGNOSIS_ARRAYS = (
-    "kept_by_row",
-    "kept_by_column",
-    "rows_without_influence",
-    "columns_without_influence",
-)
