@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+# Median of |z| of a normal variable.
+MEDIAN_NORMAL = 0.6744897501960817
+
 
 def column_medians(
     values: Any,  # (m, p), NaN = missing
