@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -332,6 +333,20 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
     assert (code, out) == (ExitCode.OUTPUT, "")
     assert err.startswith(f"lrpca: path={output!r} cannot be written (") and err.count("\n") == 1
     assert sorted(folder.rglob("*")) == before and (folder / "old" / "L.npy").read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(
+    ("streams", "code"), [(">&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", ExitCode.OUTPUT)]
+)
+def test_streams_that_are_closed_or_full_cost_no_result(folder: Path, streams: str, code: int) -> None:
+    command = f"{shlex.quote(sys.executable)} -m lrpca decompose Y.npy --rank 3 -o out.npz {streams}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    assert relative_error(lrpca.Decomposition.load("out.npz").low_rank) < 1e-5
+    if code:
+        last = done.stderr.splitlines()[-1]
+        assert last == "lrpca: the standard output cannot be written (No space left on device); make room for it"
 
 
 @pytest.mark.parametrize(

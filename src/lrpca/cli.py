@@ -1,7 +1,10 @@
 """The command ``lrpca``: thin commands over the library, with exit codes for scripts."""
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +12,9 @@ from lrpca.console import EXIT_CODES, ExitCode, exit_with, print_pairs, short_me
 
 if TYPE_CHECKING:
     import typer
+
+# How a stream fails that nothing more can be written to.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
         return ExitCode.USAGE
+    _open_closed_streams()
     try:
         # Commands that write down how they were called find it in the context.
         called = sys.argv[1:] if arguments is None else list(arguments)
@@ -38,7 +45,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else ExitCode.DONE
+    except OSError as error:
+        # Commands speak of their files themselves; streams have no name.
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        return _not_heard(error)
     return ExitCode.DONE
+
+
+def _open_closed_streams() -> None:
+    """Let streams that were closed (2>&-), which are None, lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+
+
+def _not_heard(error: OSError) -> ExitCode:
+    """Say that what was to be printed could not be."""
+    with suppress(OSError):
+        print(f"lrpca: the standard output cannot be written ({error.strerror}); make room for it", file=sys.stderr)
+    # What is left in the buffers would fail once more when Python ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            os.dup2(nowhere, stream.fileno())
+    return ExitCode.OUTPUT
 
 
 def _application() -> "typer.Typer":

@@ -185,13 +185,21 @@ def _lines() -> Shown:
 
     said = time.monotonic()
 
+    def write(text: str) -> None:
+        try:
+            typer.echo(text, err=True)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk: no reason to lose the work
+            pass
+
     def say(text: str) -> None:
         nonlocal said
         if time.monotonic() - said >= INTERVAL:
             said = time.monotonic()
-            typer.echo(text, err=True)
+            write(text)
 
-    return Shown(lambda row: typer.echo("  ".join(f"{name} {value}" for name, value in row.items()), err=True), say)
+    return Shown(lambda row: write("  ".join(f"{name} {value}" for name, value in row.items())), say)
 
 
 def _live_table(rows: "deque[dict[str, str]]") -> "Table":
