@@ -174,6 +174,8 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ({"row_weight": np.zeros(60)}, r"row_weight=0"),
     ({"row_weight": np.full(60, np.nan)}, r"row_weight.*finite"),
     ({"row_weight": ["a"] * 60}, r"^row_weight\.dtype=<U1 is not a real number type; pass e\.g\. floats$"),
+    ({"row_weight": [1.0, [2.0]]}, r"^row_weight=list has parts of several lengths; pass one array$"),
+    ({"mask": [[True], [True, False]]}, r"^mask=list has parts of several lengths; pass one array$"),
     ({"mask": np.ones((60, 50))}, r"mask\.dtype=float64 is not bool; pass True where observed"),
     ({"mask": np.ones((50, 60), bool)}, r"mask\.shape=\(50, 60\) does not fit Y\.shape=\(60, 50\); use"),
     ({"mask": np.ones(50, bool)}, r"mask\.shape=\(50,\) does not fit"),
@@ -185,6 +187,8 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"start": (np.full((60, 2), np.nan), np.ones((50, 2)))}, r"start contains NaN"),
     ({"start": (np.zeros((60, 2)), np.ones((50, 2)))}, r"start is all zero.*omit start"),
+    ({"start": (np.full((60, 2), 1e200), np.full((50, 2), 1e-200))}, r"^max\|start\[0\]\|=1\.0e\+200 is beyond .*; r"),
+    ({"start": (np.ones((60, 2)), np.full((50, 2), 1e-200))}, r"^max\|start\[1\]\|=1\.0e-200 is beyond .*; rescale"),
 ]
 
 
@@ -239,3 +243,8 @@ def test_schedules(tmp_path: Path) -> None:
 def test_keyword_only() -> None:
     with pytest.raises(TypeError):
         decompose(GOOD.Y, 2, "lrpca")  # type: ignore[misc]
+
+
+def test_the_scale_of_weights_does_not_matter() -> None:
+    want = decompose(GOOD.Y, 2, row_weight=np.ones(60))
+    np.testing.assert_array_equal(decompose(GOOD.Y, 2, row_weight=np.full(60, 1e308)).L, want.L)

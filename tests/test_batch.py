@@ -173,6 +173,8 @@ OFF = torch.ones(5, 5, dtype=torch.bool, device="meta")
         (np.ones((2, 5, 5)), {"mask": np.ones((3, 5), bool)}, r"mask.shape=\(3, 5\) does not fit"),
         (np.ones((2, 5, 5)), {"mask": np.ones((1, 2, 5, 5), bool)}, r"mask.shape=\(1, 2, 5, 5\) does not fit"),
         (torch.ones(2, 5, 5), {"mask": np.ones((3, 5), bool)}, r"mask.shape=\(3, 5\) does not fit"),
+        (np.ones((2, 5, 5)), {"mask": [[True], [True] * 2]}, "^mask=list has parts of several lengths; pass"),
+        (torch.ones(2, 5, 5), {"mask": [[True], [True] * 2]}, "^mask=list has parts of several lengths; pass"),
         (np.ones((2, 5, 5)), {"mask": np.ones((5, 5))}, "mask.dtype=float64 is not bool; .* mask != 0"),
         (torch.ones(2, 5, 5), {"mask": torch.ones(5, 5)}, "mask.dtype=torch.float32 is not bool; .* mask != 0"),
         (torch.ones(2, 5, 5), {"mask": OFF}, r"mask.device=meta is not Ys.device=cpu; .* mask.to\(Ys.device\)"),

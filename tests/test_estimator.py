@@ -405,6 +405,10 @@ def test_bad_data() -> None:
         RobustPCA().fit(Y, sample_weight=np.ones(3))
     with pytest.raises(ValueError, match=r"^sample_weight\[2\]=-1\.0 is not .* at least 0; give weights of 0 or more$"):
         RobustPCA().fit(Y, sample_weight=np.where(np.arange(60) == 2, -1, 1))
+    with pytest.raises(ValueError, match=r"^sample_weight=list has parts of several lengths; pass one array$"):
+        RobustPCA().fit(Y, sample_weight=[1.0, [2.0]])
+    with pytest.raises(ValueError, match=r"^sample_weight\[0\]=1e\+308 is beyond what can be summed; divide"):
+        RobustPCA().fit(Y, sample_weight=np.full(60, 1e308))
 
 
 def test_constant_columns_and_rows_without_entries() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -310,8 +311,34 @@ def test_quantised_nested_and_half_complex_ones(tensor: Any) -> None:
         decompose(torch.quantize_per_tensor(tensor.float(), 0.1, 0, torch.qint8), RANK)
     with pytest.raises(TypeError, match=r"Y\.is_nested=True: rows differ in length"):
         decompose(torch.nested.nested_tensor([tensor[0], tensor[1, :5]]), RANK)
+    # Of those of the newer kind the layout is not to be turned into a dense one.
+    jagged = torch.nested.nested_tensor([tensor[:3], tensor[:5]], layout=torch.jagged)
+    for nested in (jagged, torch.nested.nested_tensor([tensor[:3], tensor[:5]])):
+        for name, solve in (("Y", decompose), ("Ys", lrpca.decompose_batch)):
+            with pytest.raises(TypeError, match=rf"^{name}\.is_nested=True: rows .*; pass {name}\.to_padded_tensor\("):
+                solve(nested, RANK)
     with pytest.raises(TypeError, match=r"Y\.dtype=torch\.complex32 is not .*, e\.g\. Y\.to\(torch\.complex64\)$"):
         decompose(tensor.to(torch.complex32), RANK)
+
+
+BESIDE = {
+    "mask": lambda t: {"mask": (t > 0).to_sparse()},
+    "row_weight": lambda t: {"row_weight": torch.ones(90).to_sparse()},
+    "start[1]": lambda t: {"start": (torch.ones(90, 3), torch.ones(70, 3).to_sparse())},
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_comes_with_y_is_not_read_either(problem: Problem, tensor: Any, name: str) -> None:
+    words = rf"^{re.escape(name)}\.layout=torch\.sparse_coo is not dense; pass {re.escape(name)}\.to_dense\(\)"
+    for Y in (tensor, problem.Y, TensorMatrix(tensor)):
+        # A mask is not taken beside a matrix that was made by hand.
+        if name != "mask" or not isinstance(Y, TensorMatrix):
+            with pytest.raises(TypeError, match=words):
+                decompose(Y, RANK, **BESIDE[name](tensor))
+    if name == "mask":
+        with pytest.raises(TypeError, match=words):
+            lrpca.decompose_batch(tensor[None], RANK, **BESIDE[name](tensor))
 
 
 def test_mixed_devices_are_refused(problem: Problem, tensor: Any) -> None:
@@ -431,7 +458,7 @@ def test_save_and_load(tensor: Any, tmp_path: Path, way: Any) -> None:
     d = decompose(way(tensor), RANK)
     d.save(tmp_path / "d.npz")
     arrays = lrpca.Decomposition.load(tmp_path / "d.npz")
-    assert type(arrays) is lrpca.Decomposition
+    assert type(arrays) is type(TensorDecomposition.load(tmp_path / "d.npz")) is lrpca.Decomposition
     np.testing.assert_array_equal(arrays.L, d.L.numpy())
     tensors = lrpca.Decomposition.load(tmp_path / "d.npz", way(tensor))
     assert isinstance(tensors, TensorDecomposition) and tensors.n_iter == d.n_iter
@@ -484,6 +511,11 @@ def test_estimators_take_tensors_on_the_cpu(problem: Problem, tensor: Any) -> No
     np.testing.assert_array_equal(model.transform(tensor), want.transform(problem.Y))
     with pytest.raises(TypeError, match=r"X\.device=meta: estimators work on the CPU; pass X\.cpu\(\), or"):
         lrpca.RobustPCA(RANK).fit(tensor.to("meta"))
+    for call in (model.fit, model.partial_fit, model.transform):
+        with pytest.raises(TypeError, match=r"^X\.layout=torch\.sparse_coo is not dense; pass X\.to_dense\(\)"):
+            call(tensor.to_sparse())
+    weighted = model.fit(tensor, sample_weight=torch.full((90,), 2.0).requires_grad_())
+    np.testing.assert_array_equal(weighted.components_, model.fit(problem.Y, sample_weight=2.0).components_)
 
 
 # ------------------------------------------------------------------------------------------ memory

@@ -12,7 +12,7 @@ from lrpca.batches.one_by_one import Request, decompose_each
 from lrpca.batches.result import BatchDecomposition, gathered
 from lrpca.decompose import Complaint, check_settings, holds_one_number
 from lrpca.devices import is_tensor
-from lrpca.matrices.accept_tensor import check_tensor, host_argument, refuse_elsewhere, refuse_list_of_tensors
+from lrpca.matrices.accept_tensor import check_beside, check_kind, host_argument, refuse_list_of_tensors
 from lrpca.matrices.large import is_list_of_paths, is_path
 from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import find_method
@@ -111,8 +111,8 @@ def _solve_arrays(stack: Any, mask: Any, request: Request) -> tuple[BatchDecompo
 def _check_stack(Ys: Any) -> Any:
     """Return a tensor or an array (b, n1, n2)."""
     if is_tensor(Ys):
+        check_kind(Ys, "Ys")
         _check_shape(tuple(Ys.shape))
-        check_tensor(Ys, 3, "Ys")
         return Ys.detach()
     if Ys is None:
         raise TypeError("Ys=None is not a stack; pass an array or a tensor (b, n1, n2)")
@@ -199,12 +199,10 @@ def _check_mask(mask: Any, stack: Any) -> Any:
     """Return the mask beside the stack, expanded to its shape."""
     if mask is None:
         return None
-    if not is_tensor(stack):
-        mask = np.asarray(host_argument(mask, "mask", None, "Ys"))
-    elif is_tensor(mask):
-        refuse_elsewhere(mask, "mask", stack.device, "Ys")
+    if is_tensor(stack) and is_tensor(mask):
+        check_beside(mask, "mask", stack.device, "Ys")
     else:
-        mask = np.asarray(mask)
+        mask = np.asarray(host_argument(mask, "mask", None, "Ys"))
     shape = tuple(stack.shape)
     if str(mask.dtype).removeprefix("torch.") != "bool":
         raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")

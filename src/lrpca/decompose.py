@@ -32,6 +32,10 @@ Complaint = tuple[type[Warning], str]
 _ABSOLUTE_TOL = 1e-4
 # No method is asked for less than single precision can show.
 _LEAST_SINGLE_TOL = 1e-6
+# Weights beyond are brought down before they are summed.
+_LARGEST_SUMMED = 1e290
+# Sizes of factors to start from whose squares, and those of their sums, are numbers.
+_SQUARED = 1e-130, 1e130
 
 
 def decompose(
@@ -285,6 +289,8 @@ def _check_weight(weight: Any, rows: int) -> Any:
     weight = as_weights("row_weight", weight)
     if not weight.any():
         raise ValueError("row_weight=0 for every row leaves nothing to fit; give some rows a positive weight")
+    if weight.max() > _LARGEST_SUMMED:
+        weight /= weight.max()
     return weight / weight.mean()
 
 
@@ -358,6 +364,9 @@ def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any
         raise ValueError("start contains NaN or inf; pass finite factors")
     if not L.any() or not R.any():
         raise ValueError("start is all zero, which the iteration cannot leave; omit start for the spectral one")
+    for k, size in enumerate(float(np.abs(factor).max()) for factor in (L, R)):
+        if not _SQUARED[0] < size < _SQUARED[1]:
+            raise ValueError(f"max|start[{k}]|={size:.1e} is beyond what can be squared; rescale the factors")
     return task.matrix.place(L), task.matrix.place(R)
 
 

@@ -115,6 +115,25 @@ class TensorDecomposition(Decomposition):
         """Write everything but Y to an .npz file, from which `load` makes arrays, or tensors if Y is one."""
         self.without_data().to_numpy().save(path)
 
+    @classmethod
+    def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
+        """Read a saved decomposition: arrays, or tensors on the device of Y if that is a tensor.
+
+        Parameters
+        ----------
+        path : str or Path
+        Y : tensor or array-like, optional
+            The data it was made from.
+        mask : tensor or array-like of bool, optional
+            As it was given to `decompose`.
+
+        Returns
+        -------
+        Decomposition
+            See `Decomposition.load`.
+        """
+        return Decomposition.load(path, Y, mask)
+
     def with_factors(
         self,
         L: Any,  # (n1, r)

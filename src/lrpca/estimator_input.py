@@ -9,7 +9,7 @@ import numpy as np
 
 from lrpca.devices import is_tensor
 from lrpca.matrices.accept import accept
-from lrpca.matrices.accept_tensor import host_array
+from lrpca.matrices.accept_tensor import check_kind, host_array
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.large import LARGE, is_dask, is_list_of_paths, is_path
 
@@ -86,6 +86,7 @@ def _of_tensor(X: Any) -> Any:
         raise TypeError(
             f"X.device={X.device}: estimators work on the CPU; pass X.cpu(), or use lrpca.decompose, which runs there"
         )
+    check_kind(X, "X")
     return host_array(X)
 
 

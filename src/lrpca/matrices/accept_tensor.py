@@ -39,29 +39,38 @@ def accept_tensor(
 
 def check_tensor(Y: Any, ndim: int = 2, name: str = "Y") -> None:
     """Raise ValueError or TypeError where a tensor of so many axes cannot be read."""
-    import torch
-
-    dtype, known = str(Y.dtype).removeprefix("torch."), _EVERYWHERE + _INTEGERS
-    if Y.is_quantized:
-        raise TypeError(f"{name}.dtype={Y.dtype} is quantised; pass {name}.dequantize()")
-    if Y.layout != torch.strided:
-        raise TypeError(
-            f"{name}.layout={Y.layout} is not dense; pass {name}.to_dense(), where absent entries are zeros"
-        )
-    if Y.is_nested:
-        raise TypeError(f"{name}.is_nested=True: rows differ in length; pass {name}.to_padded_tensor(float('nan'))")
-    if Y.device.type == "meta":
-        raise ValueError(f"{name}.device=meta has no entries; pass a tensor with data, e.g. on 'cpu' or 'cuda'")
-    if Y.device.type == "mps":
-        raise ValueError(f"{name}.device={Y.device} has no double precision; pass {name}.cpu()")
-    if dtype not in (known + _ON_CPU_ONLY if Y.device.type == "cpu" else known):
-        wider = "to(torch.int64)" if dtype in _ON_CPU_ONLY else "to(torch.complex64)" if Y.is_complex() else "float()"
-        raise TypeError(f"{name}.dtype={Y.dtype} is not read on {Y.device}; convert it first, e.g. {name}.{wider}")
+    check_kind(Y, name)
     if Y.numel() == 0:
         raise ValueError(f"{name}.shape={tuple(Y.shape)} has no entries; pass at least one row and one column")
     if Y.ndim != ndim:
         stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
         raise ValueError(f"{name}.ndim={Y.ndim} is not {ndim}; {stack}{two_axes_advice(Y.ndim, name)}")
+
+
+def check_kind(tensor: Any, name: str) -> None:
+    """Raise ValueError or TypeError where a tensor cannot be read, whatever its shape."""
+    import torch
+
+    dtype, known = str(tensor.dtype).removeprefix("torch."), _EVERYWHERE + _INTEGERS
+    if tensor.is_quantized:
+        raise TypeError(f"{name}.dtype={tensor.dtype} is quantised; pass {name}.dequantize()")
+    # Asked before the layout, which some of them have of their own: they are not made dense by to_dense().
+    if tensor.is_nested:
+        raise TypeError(f"{name}.is_nested=True: rows differ in length; pass {name}.to_padded_tensor(float('nan'))")
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"{name}.layout={tensor.layout} is not dense; pass {name}.to_dense(), where absent entries are zeros"
+        )
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name}.device=meta has no entries; pass a tensor with data, e.g. on 'cpu' or 'cuda'")
+    if tensor.device.type == "mps":
+        raise ValueError(f"{name}.device={tensor.device} has no double precision; pass {name}.cpu()")
+    if dtype not in (known + _ON_CPU_ONLY if tensor.device.type == "cpu" else known):
+        is_whole = dtype in _ON_CPU_ONLY
+        wider = "to(torch.int64)" if is_whole else "to(torch.complex64)" if tensor.is_complex() else "float()"
+        raise TypeError(
+            f"{name}.dtype={tensor.dtype} is not read on {tensor.device}; convert it first, e.g. {name}.{wider}"
+        )
 
 
 def host_array(tensor: Any) -> Any:
@@ -78,7 +87,7 @@ def on_host(value: Any) -> Any:
 
 
 def host_argument(value: Any, name: str, device: Any = None, beside: str = "Y") -> Any:
-    """Return what was given beside Y, as an array if it is a tensor.
+    """Return what was given beside Y, as an array if it is a tensor or a list.
 
     Parameters
     ----------
@@ -96,7 +105,13 @@ def host_argument(value: Any, name: str, device: Any = None, beside: str = "Y") 
     object
     """
     if is_tensor(value):
-        refuse_elsewhere(value, name, device, beside)
+        check_beside(value, name, device, beside)
+    if isinstance(value, list | tuple):
+        try:
+            return np.asarray(value)
+        except ValueError:
+            kind = type(value).__name__
+            raise ValueError(f"{name}={kind} has parts of several lengths; pass one array") from None
     return on_host(value)
 
 
@@ -121,7 +136,7 @@ def _device_mask(mask: Any, Y: Any) -> Any:
 
     if not is_tensor(mask):
         mask = torch.from_numpy(np.array(open_mask(mask, tuple(Y.shape))[:, :])).to(Y.device)
-    refuse_elsewhere(mask, "mask", Y.device)
+    check_beside(mask, "mask", Y.device)
     if mask.dtype != torch.bool:
         raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
     n1, n2 = Y.shape
@@ -132,8 +147,8 @@ def _device_mask(mask: Any, Y: Any) -> Any:
     return mask.expand(n1, n2)
 
 
-def refuse_elsewhere(tensor: Any, name: str, device: Any, beside: str = "Y") -> None:
-    """Raise ValueError where a tensor is not on the device (None: the CPU) of Y, or what that is called."""
+def check_beside(tensor: Any, name: str, device: Any, beside: str = "Y") -> None:
+    """Raise an error where a tensor is not on the device (None: the CPU) of Y, or what that is called, or not read."""
     if device is None:
         if tensor.device.type != "cpu":
             raise ValueError(
@@ -144,6 +159,7 @@ def refuse_elsewhere(tensor: Any, name: str, device: Any, beside: str = "Y") -> 
             f"{name}.device={tensor.device} is not {beside}.device={device}; move one of them, e.g. "
             f"{name}.to({beside}.device)"
         )
+    check_kind(tensor, name)
 
 
 def refuse_list_of_tensors(Y: Any, name: str = "Y") -> None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.matrices.accept_tensor import host_argument
 from lrpca.weights import as_weights
+
+# Weights are added, and their squares.
+_LARGEST_WEIGHT = 1e100
 
 
 def as_number(n_components: Any) -> int | float:
@@ -40,7 +44,7 @@ def checked_weight(sample_weight: Any, rows: int) -> Any:
     """Return the weights of rows as floats (None: all equal), or raise ValueError."""
     if sample_weight is None:
         return None
-    weight = np.asarray(sample_weight)
+    weight = np.asarray(host_argument(sample_weight, "sample_weight", None, "X"))
     if weight.ndim == 0 and weight.dtype.kind in "biuf":
         weight = np.full(rows, weight)
     if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
@@ -48,6 +52,10 @@ def checked_weight(sample_weight: Any, rows: int) -> Any:
             f"sample_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
         )
     weight = as_weights("sample_weight", weight)
+    if weight.max() > _LARGEST_WEIGHT:
+        raise ValueError(
+            f"sample_weight[{weight.argmax()}]={weight.max()} is beyond what can be summed; divide all by the largest"
+        )
     if not weight.any():
         raise ValueError(
             "sample_weight is zero for every row, a weight that leaves nothing to fit; give some rows a positive one"
