@@ -74,6 +74,16 @@ def test_unknown_methods_are_refused_with_the_list(name: Any) -> None:
         solve(name)
 
 
+@pytest.mark.parametrize("method", [name for name in NAMES if METHODS[name].missing and name != "ircur"])
+@pytest.mark.filterwarnings("ignore::lrpca.ConvergenceWarning")
+def test_rows_and_columns_of_which_nothing_is_known_are_told(method: str) -> None:
+    Y = PROBLEM.Y.copy()
+    Y[3], Y[:, 5] = np.nan, np.nan
+    with pytest.warns(lrpca.DiagnosisWarning, match=r"without influence \(.*all entries are missing"):
+        d = solve(method, Y, max_iter=20)
+    assert 3 in d.diagnosis.rows_without_influence and 5 in d.diagnosis.columns_without_influence
+
+
 # ------------------------------------------------------------------------------------------ options
 
 

@@ -70,10 +70,11 @@ class Diagnosis:
     Attributes
     ----------
     kept_by_row, kept_by_column : ndarray
-        Share of observed entries that counted as clean in the last pass; NaN where nothing is observed.
+        Share of observed entries that counted as clean in the last pass; NaN where nothing is observed, and throughout
+        where the method does not tell ("pcp", "stable_pcp", "ircur", "grassmann").
     rows_without_influence, columns_without_influence : ndarray of int
         Rows and columns whose entries are all missing, or were all rejected: their part of the low-rank matrix rests
-        on nothing.
+        on nothing. Of "pcp" and "stable_pcp" only the missing ones, of "ircur" none.
     components : int
         How many components stand out of what noise alone would make; the others of the `rank` asked for are zero.
     messages : list of str

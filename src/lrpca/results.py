@@ -105,15 +105,16 @@ def diagnose(
     fallback: str | None = None,
 ) -> Diagnosis:
     """Return what can be seen of rows, columns, components and S, and what looks odd, in words."""
-    if outcome.survey is None or outcome.kept is None:
-        # A method that does not look at every entry, or does not tell.
-        shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
-    else:
+    # NaN, and nothing of rows and columns, where a method does not look at every entry.
+    shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
+    if outcome.survey is not None:
         facts = outcome.survey
         observed = [np.asarray(counts) for counts in (facts.observed_by_row, facts.observed_by_column)]
-        kept = [np.asarray(counts) for counts in outcome.kept]
-        shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
+        # Of a method that does not tell what it kept, what is missing altogether is known.
+        kept = observed if outcome.kept is None else [np.asarray(counts) for counts in outcome.kept]
         idle = [np.flatnonzero(part == 0) for part in kept]
+        if outcome.kept is not None:
+            shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
     components = found if outcome.components is None else outcome.components
     messages = [] if choice is None else concerns(choice)
     if fallback is not None:
