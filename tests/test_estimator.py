@@ -398,9 +398,15 @@ def test_bad_data() -> None:
         RobustPCA().fit(empty)
     infinite = Y.copy()
     infinite[5, 5] = np.inf
-    for bad in (lambda: RobustPCA(2).fit(infinite), lambda: model.transform(infinite)):
-        with pytest.raises(ValueError, match="inf|not finite"):
-            bad()
+    for bad in (RobustPCA(2).fit, RobustPCA(2).partial_fit, model.transform, model.score_samples):
+        with pytest.raises(
+            ValueError, match=r"^X(\[5, 5\]=inf is not finite| contains inf); mark missing entries with NaN$"
+        ):
+            bad(infinite)
+    with pytest.raises(ValueError, match=r"^median\|X\|=.* is beyond what can be squared; rescale X, e\.g\. X / "):
+        RobustPCA(2).fit(table(100, 60)[0] * 1e200)
+    with pytest.raises(ValueError, match=r"^X\.dtype=<U1 is not a real number type; pass what transform returned$"):
+        model.inverse_transform([["a", "b"]])
     with pytest.raises(ValueError, match="sample_weight of shape"):
         RobustPCA().fit(Y, sample_weight=np.ones(3))
     with pytest.raises(ValueError, match=r"^sample_weight\[2\]=-1\.0 is not .* at least 0; give weights of 0 or more$"):
@@ -409,6 +415,16 @@ def test_bad_data() -> None:
         RobustPCA().fit(Y, sample_weight=[1.0, [2.0]])
     with pytest.raises(ValueError, match=r"^sample_weight\[0\]=1e\+308 is beyond what can be summed; divide"):
         RobustPCA().fit(Y, sample_weight=np.full(60, 1e308))
+
+
+def test_a_stream_begins_anew_where_its_first_rows_were_refused() -> None:
+    Y, _, _ = table(100, 40)
+    model = RobustPCA(2)
+    with pytest.raises(ValueError, match="X contains inf"):
+        model.partial_fit(np.where(np.eye(100, 40) > 0, np.inf, Y))
+    np.testing.assert_array_equal(
+        model.partial_fit(Y[:, :30]).components_, RobustPCA(2).partial_fit(Y[:, :30]).components_
+    )
 
 
 def test_constant_columns_and_rows_without_entries() -> None:

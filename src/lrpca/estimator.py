@@ -17,7 +17,7 @@ except ImportError as error:
 
 from lrpca.decompose import check_settings
 from lrpca.decomposition import Decomposition
-from lrpca.estimator_input import validated
+from lrpca.estimator_input import in_our_words, validated
 from lrpca.estimator_rows import FittedRows
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.fit_callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
@@ -33,19 +33,6 @@ from lrpca.tables.fit import RobustFit, Wanted, robust_fit
 from lrpca.tables.model import RowModel
 
 _OFTEN_WANTED = "S is empty"
-_WORDS = {
-    "rank='auto'": "n_components='auto'",
-    "rank_choice.singular_values and give a rank": "singular_values_ and give n_components",
-    "rank 1 is returned": "one component is returned",
-    "try a larger rank": "try a larger n_components",
-    "the rank": "n_components",
-    "Y looks like": "X looks like",
-    "Y has": "X has",
-    "Y[": "X[",
-    "Y contains": "X contains",
-    "needs Y in": "needs X in",
-    " or mask=": "",
-}
 
 
 class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
@@ -220,14 +207,19 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         Y = validated(self, X, reset=first)
         if first:
             self._check_parameters(None)
+            # What a first call began that was refused.
+            self._stream = None
         if self.method not in ("lrpca", "auto"):
             raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
         weight = checked_weight(sample_weight, Y.shape[0])
         if getattr(self, "_stream", None) is None:
             self._stream = self._new_stream()
         assert self._stream is not None
-        for start, rows in _portions(Y):
-            self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
+        try:
+            for start, rows in _portions(Y):
+                self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
+        except ValueError as error:
+            raise ValueError(in_our_words(str(error))) from None
         self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
         return self
 
@@ -271,12 +263,12 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         try:
             fit = robust_fit(Y, wanted, weight)
         except ValueError as error:
-            raise ValueError(_in_our_words(str(error))) from None
+            raise ValueError(in_our_words(str(error))) from None
         for category, message in fit.complaints:
             if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
                 continue
             kind = FitConvergenceWarning if category is ConvergenceWarning else category
-            warnings.warn(_in_our_words(message), kind, stacklevel=3 + FRAMES)
+            warnings.warn(in_our_words(message), kind, stacklevel=3 + FRAMES)
         return fit
 
     def _take(self, fit: RobustFit) -> None:
@@ -388,10 +380,3 @@ def _portions(Y: Any) -> Iterator[tuple[int, Any]]:
         Y.close()
     else:
         yield 0, Y.toarray() if hasattr(Y, "toarray") else Y
-
-
-def _in_our_words(message: str) -> str:
-    """Return a message of `decompose` in terms of the estimator's parameters."""
-    for theirs, ours in _WORDS.items():
-        message = message.replace(theirs, ours)
-    return message

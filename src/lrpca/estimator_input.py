@@ -13,6 +13,26 @@ from lrpca.matrices.accept_tensor import check_kind, host_array
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.large import LARGE, is_dask, is_list_of_paths, is_path
 
+# What messages of `lrpca.decompose` say, and what an estimator says.
+_WORDS = {
+    "rank='auto'": "n_components='auto'",
+    "rank_choice.singular_values and give a rank": "singular_values_ and give n_components",
+    "rank 1 is returned": "one component is returned",
+    "try a larger rank": "try a larger n_components",
+    "the rank": "n_components",
+    "Y looks like": "X looks like",
+    "Y has": "X has",
+    "Y[": "X[",
+    "Y contains": "X contains",
+    "rows contains": "X contains",
+    "median|Y|": "median|X|",
+    "‖Y‖": "‖X‖",
+    "rescale Y, e.g. Y": "rescale X, e.g. X",
+    "rescale Y": "rescale X",
+    "needs Y in": "needs X in",
+    " or mask=": "",
+}
+
 
 def is_lazy(X: Any) -> bool:
     """Tell whether what is made of X should be a dask array, since X is one."""
@@ -38,7 +58,7 @@ def validated(
     least_samples: int = 1,
 ) -> Any:
     """Return X as an array, a CSR matrix or a chunked matrix, neither copied nor read where it is one already."""
-    X = _of_tensor(unwrapped(X))
+    X = of_tensor(unwrapped(X))
     if is_stored(X):
         matrix = _opened(X)
         if isinstance(matrix, ChunkedMatrix):
@@ -78,7 +98,7 @@ def check_table(
         )
 
 
-def _of_tensor(X: Any) -> Any:
+def of_tensor(X: Any) -> Any:
     """Return a tensor on the CPU as the array of its memory, and anything else as it is."""
     if not is_tensor(X):
         return X
@@ -121,3 +141,10 @@ def _in_memory(estimator: Any, X: Any, *, reset: bool, least_samples: int) -> An
     if Y.dtype != bool:
         return Y
     return Y.astype(np.uint8) if hasattr(Y, "tocsr") else Y.view(np.uint8)
+
+
+def in_our_words(message: str) -> str:
+    """Return a message of `decompose` in terms of the estimator's parameters."""
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    return message

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.decomposition import Decomposition
-from lrpca.estimator_input import check_table, is_lazy, is_stored, unwrapped, validated
+from lrpca.estimator_input import check_table, in_our_words, is_lazy, is_stored, of_tensor, unwrapped, validated
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.tables.model import RowModel
@@ -48,11 +48,13 @@ class FittedRows:
         model = self._row_model()
         scores = unwrapped(X)
         if not is_lazy(scores):
-            scores = _loaded(scores) if is_stored(scores) else np.asarray(scores)
+            scores = _loaded(scores) if is_stored(scores) else np.asarray(of_tensor(scores))
         if scores.ndim != 2 or scores.shape[1] != self.n_components_:
             raise ValueError(
                 f"X.shape={scores.shape} does not have {self.n_components_} columns; pass what transform returned"
             )
+        if scores.dtype.kind not in "biuf":
+            raise ValueError(f"X.dtype={scores.dtype} is not a real number type; pass what transform returned")
         return model.lazy_rows(scores) if is_lazy(scores) else model.rows(scores)
 
     def decompose(self, X: Any) -> Decomposition:
@@ -173,6 +175,8 @@ class FittedRows:
         matrix = accept(validated(self, X, reset=False))
         try:
             return made(model, matrix)
+        except ValueError as error:
+            raise ValueError(in_our_words(str(error))) from None
         finally:
             matrix.close()
 
