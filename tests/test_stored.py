@@ -398,6 +398,23 @@ def test_a_store_that_another_process_does_not_see_is_not_read_as_zeros(tmp_path
         pickle.loads(sent)[0:9, 0:9]
 
 
+@pytest.mark.parametrize(
+    "opened", (lambda path: str(path), lambda path: zarr.open_array(str(path))), ids=("path", "array")
+)
+def test_stores_that_are_gone_are_not_zeros(tmp_path: Path, opened: Callable[[Path], Any]) -> None:
+    in_zarr(tmp_path, Y)
+    given = opened(tmp_path / "Y.zarr")
+    d = decompose(given, RANK)
+    (tmp_path / "Y.zarr").rename(tmp_path / "elsewhere.zarr")
+    with pytest.raises(
+        OSError, match=r"^Y\[\d+:\d+, \d+:\d+\] could not be read from .*Y\.zarr \(.*the store is gone\); mend"
+    ):
+        np.asarray(d.sparse)
+    if not isinstance(given, str):
+        with pytest.raises(OSError, match="the store is gone"):
+            decompose(given, RANK)
+
+
 def test_a_truncated_hdf5_file(tmp_path: Path) -> None:
     path = in_hdf5(tmp_path, Y)
     path.write_bytes(path.read_bytes()[:9000])

@@ -73,7 +73,8 @@ class StoredArray:
 class StoredZarr(StoredArray):
     """A zarr array; other processes open its store themselves.
 
-    An array that is sent with its shape to where its files are not would be read as zeros.
+    Chunks that have no file are zeros to zarr, and so are all where the store is gone (a drive that was unmounted, an
+    array that is sent with its shape to where its files are not). So it is looked whether the store is there.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,6 +93,9 @@ class StoredZarr(StoredArray):
 
             store, path = self._where
             self.array = zarr.open_array(store=store, path=path, mode="r")
+        root = getattr(self.array.store, "root", None)
+        if root is not None and not any((Path(root) / self.array.path / name).exists() for name in ZARR_FILES):
+            raise FileNotFoundError("the store is gone")
         return self.array[place]
 
 
