@@ -132,6 +132,18 @@ def test_residual_histogram_of_unsigned_and_complex_data(axes):
     assert len(lines) == 1
 
 
+def test_residual_histogram_is_of_the_matrix_and_of_what_it_shows(axes):
+    L, R = np.full((20, 1), 10.0), np.full((30, 1), 20.0)
+    with pytest.raises(
+        ValueError, match=r"^Y\.shape=\(10, 30\) is not \(20, 30\); pass the matrix that was decomposed$"
+    ):
+        plot.residual_histogram(np.ones((10, 30)), Result(L, R, outlier_threshold=4.0), ax=axes)
+    hidden = np.ma.masked_array(np.full((20, 30), 199, np.uint8), np.arange(30) % 2 == np.zeros((20, 1)))
+    hidden.data[hidden.mask] = 0
+    patch, _ = plot.residual_histogram(hidden, Result(L, R, outlier_threshold=400.0), ax=axes)
+    assert patch.get_data()[0].max() == 1.0
+
+
 def test_style_does_not_outlive_its_block():
     before = dict(matplotlib.rcParams)
     with plot.style(dark=True):

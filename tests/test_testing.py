@@ -168,6 +168,7 @@ def test_offset_is_one_of_the_components(scale: float | None) -> None:
         ({"outlier_fraction": 1.5}, "outlier_fraction=1.5 is not between 0 and 1; e.g."),
         ({"missing": -0.1}, "missing=-0.1 is not between 0 and 1; e.g."),
         ({"rank": 0}, r"rank=0 is not between 1 and min\(shape\)=20; "),
+        ({"rank": 1.5}, "^rank=1.5 is not an integer; e.g. 5$"),
         ({"rank": 21}, r"rank=21 is not between 1 and min\(shape\)=20; "),
         ({"rank": 1, "offset": 5.0}, "rank=1 is not between 2 and .*; an offset counts as one"),
         ({"noise": -0.1}, "noise=-0.1 is below 0; "),
@@ -179,6 +180,12 @@ def test_offset_is_one_of_the_components(scale: float | None) -> None:
 def test_refusals(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         planted((20, 20), **{"rank": 2, **arguments})
+
+
+@pytest.mark.parametrize("shape", (20, (20,), (0, 20), (20.5, 20), "ab"))
+def test_shapes_that_are_none(shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"^shape=.* is not a pair of positive integers; e\.g\. \(200, 150\)$"):
+        planted(shape, rank=2)
 
 
 # ------------------------------------------------------------------------------------------ the oracle

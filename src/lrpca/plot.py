@@ -220,7 +220,10 @@ def residual_histogram(
     >>> Y = lrpca.testing.planted().Y
     >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=5))
     """
-    data = np.asarray(on_host(Y))
+    data = np.asarray(_with_gaps(on_host(Y)))
+    shape = len(decomposition.L), len(decomposition.R)
+    if data.shape != shape:
+        raise ValueError(f"Y.shape={data.shape} is not {shape}; pass the matrix that was decomposed")
     rng = np.random.default_rng(random_state)
     i, j = (rng.integers(n, size=n_samples) for n in data.shape)
     fit = np.einsum("kr,kr->k", on_host(decomposition.L)[i], on_host(decomposition.R)[j])
@@ -330,3 +333,10 @@ def _axes(ax: Axes | None) -> Axes:
     from matplotlib import pyplot
 
     return pyplot.subplots(layout="constrained")[1]
+
+
+def _with_gaps(Y: Any) -> Any:
+    """Return a masked array with NaN in place of what it hides, and anything else as it is."""
+    if not isinstance(Y, np.ma.MaskedArray):
+        return Y
+    return np.ma.filled(Y.astype(np.result_type(Y.dtype, np.float32)), np.nan)

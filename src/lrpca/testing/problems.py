@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.metrics import relative_error
+from lrpca.solvers.options import is_integer
 
 PLACEMENTS = ("uniform", "rows", "columns", "blocks")
 LAWS = ("uniform", "constant")
@@ -130,6 +131,10 @@ def planted(
     for name, value, known in (("placement", placement, PLACEMENTS), ("law", law, LAWS)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
+    if not isinstance(shape, tuple | list) or len(shape) != 2 or not all(is_integer(n) and n > 0 for n in shape):
+        raise ValueError(f"shape={shape!r} is not a pair of positive integers; e.g. (200, 150)")
+    if not is_integer(rank):
+        raise ValueError(f"rank={rank!r} is not an integer; e.g. 5")
     n1, n2 = shape
     least = 2 if offset else 1
     if not least <= rank <= min(shape):
