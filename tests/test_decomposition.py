@@ -213,6 +213,18 @@ def test_save_and_load(tmp_path: Path, problem: Problem, result: Decomposition, 
     assert_equal(Decomposition.load(str(path)), result)
 
 
+def test_folders_are_no_files_to_save_to(tmp_path: Path, result: Decomposition) -> None:
+    separator = lrpca.video.Separator()
+    separator.apply(np.zeros((32, 40), np.uint8))
+    for thing in (result, lrpca.Schedule.load("default"), separator):
+        with pytest.raises(IsADirectoryError, match=r"^path='.*' is a folder; name a file, e\.g\. one in it$"):
+            thing.save(tmp_path)  # type: ignore[attr-defined]
+    assert not list(tmp_path.iterdir()) and not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
+    for wrong in (tmp_path, tmp_path / "nowhere.npz"):
+        with pytest.raises(FileNotFoundError, match=r"^path='.*' is not a file; pass what Separator\.save wrote$"):
+            lrpca.video.Separator.load(wrong)
+
+
 def test_loaded_without_data_says_so(tmp_path: Path, result: Decomposition) -> None:
     result.save(tmp_path / "result.npz")
     loaded = Decomposition.load(tmp_path / "result.npz")

@@ -35,6 +35,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         The folder of ``path`` does not exist.
     FileExistsError
         ``path`` is a device, a pipe or a socket, which a rename would destroy.
+    IsADirectoryError
+        ``path`` is a folder, and the block wrote a file.
 
     Examples
     --------
@@ -58,6 +60,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.stem[:40]}.{secrets.token_hex(6)}{target.suffix}")
     try:
         yield temporary
+        if target.is_dir() and not temporary.is_dir():
+            raise IsADirectoryError(f"path={os.fspath(path)!r} is a folder; name a file, e.g. one in it")
         os.replace(temporary, target)
     except BaseException:
         remove(temporary)

@@ -145,6 +145,8 @@ class Separator:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Separator:
         """Read what `save` wrote."""
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"path={os.fspath(path)!r} is not a file; pass what Separator.save wrote")
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 state = {name: archive[name] for name in archive.files}
