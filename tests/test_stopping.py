@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lrpca import ConvergenceWarning, DiagnosisWarning, Schedule, decompose
+from lrpca.decompose import _complaints
 from lrpca.testing import Problem, planted
 
 RANK = 3
@@ -52,6 +54,17 @@ def test_max_iter_reached_warns_with_the_numbers(problem: Problem) -> None:
     with pytest.warns(ConvergenceWarning, match=r"max_iter after 2 iterations.*asked for 1\.0e-08.*raise max_iter"):
         d = decompose(problem.Y, RANK, max_iter=2)
     assert (d.n_iter, d.reason, d.converged) == (2, "max_iter", False)
+
+
+def test_numbers_that_were_reached_are_not_held_against_a_run(problem: Problem) -> None:
+    """One that has to go on, since something looks wrong, may be at rest when its iterations end."""
+    with pytest.warns(
+        ConvergenceWarning, match=r"max_iter after 2 iterations \(change .*, asked for 1\.0e-08\); raise"
+    ):
+        d = decompose(problem.Y, RANK, max_iter=2)
+    task = SimpleNamespace(tol=d.history[-1].change, schedule=None, method=SimpleNamespace(measure="change"))
+    (_, message), *_ = _complaints(d, task, None)  # type: ignore[arg-type]
+    assert message.startswith("not converged: max_iter after 2 iterations; raise max_iter or tol")
 
 
 def test_warning_points_at_the_caller(problem: Problem) -> None:

@@ -390,8 +390,8 @@ def _complaints(result: Decomposition, task: Task, max_iter: Any) -> list[Compla
         absolute = schedule is not None and schedule.kind == "absolute"
         measure = "residual" if absolute else task.method.measure
         reached = getattr(last, measure, None)
-        # A run in doubt may well have come to rest.
-        named = reached is not None and reason != "stalled"
+        # A run in doubt may well have come to rest, and so may one that had to go on.
+        named = reached is not None and reason != "stalled" and not reached <= tolerance
         detail = f" ({measure} {reached:.1e}, asked for {tolerance:.1e})" if named else ""
         message = f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}"
         complaints.append((ConvergenceWarning, message))
