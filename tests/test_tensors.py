@@ -321,6 +321,14 @@ def test_quantised_nested_and_half_complex_ones(tensor: Any) -> None:
         decompose(tensor.to(torch.complex32), RANK)
 
 
+def test_tensors_without_memory(tensor: Any) -> None:
+    words = (
+        r"^Tensor of shape \(90, 70\) has no memory to be read, as within torch\.vmap; pass a plain .*decompose_batch$"
+    )
+    with pytest.raises(TypeError, match=words):
+        torch.vmap(lambda one: decompose(one, RANK).L)(tensor[None])
+
+
 BESIDE = {
     "mask": lambda t: {"mask": (t > 0).to_sparse()},
     "row_weight": lambda t: {"row_weight": torch.ones(90).to_sparse()},

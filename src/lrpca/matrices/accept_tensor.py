@@ -78,7 +78,13 @@ def host_array(tensor: Any) -> Any:
     import torch
 
     tensor = _plain(tensor)
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    try:
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    except RuntimeError:
+        raise TypeError(
+            f"{type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory to be read, as within torch.vmap; "
+            "pass a plain tensor, and a stack of them to lrpca.decompose_batch"
+        ) from None
 
 
 def on_host(value: Any) -> Any:
