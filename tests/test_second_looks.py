@@ -23,15 +23,15 @@ def outliers(fraction: float, size: float = 1.0, **more: Any) -> dict[str, Any]:
 
 # Rule, problem, rank given.
 NEEDED: list[tuple[str, dict[str, Any], int]] = [
-    # Narrow matrices: rows of few entries differ in how many they keep, and one step does not fit all.
-    ("own_grams", outliers(0.1, 10, shape=(1000, 60), missing=0.5), RANK),
+    # Where most entries are rejected, rows differ in how many they keep, and one step does not fit all.
+    ("own_grams", outliers(0.7, shape=(300, 300)), RANK),
     # Rows with 60% outliers are left behind ...
     ("rescue", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # ... sooner if the thresholds do not wait for them.
     ("patience", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
-    ("significance", outliers(0.1, shape=(1000, 60)), RANK + 3),
+    ("significance", outliers(0.1, shape=(1000, 60)), 2 * RANK),
     ("localised", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
     ("localised", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
     # Outliers of a few σ pass the wide threshold.

@@ -243,7 +243,7 @@ def _regress(
     enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
     # Residuals below rounding are all the same.
     floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
-    fit = _LeastSquares(Q)
+    fit = LeastSquares(Q)
     coefficients = fit.coefficients(values, weights)
     for step in range(_ABSOLUTE_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
@@ -264,7 +264,7 @@ def _regress(
     return coefficients
 
 
-class _LeastSquares:
+class LeastSquares:
     """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
 
     def __init__(

@@ -18,6 +18,7 @@ from lrpca.kernels.reference import Kept, Pass
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients, row_quantile
+from lrpca.solvers.consensus import consensus
 from lrpca.solvers.start import Survey
 
 # A row lags when it keeps less than this share of what the median row keeps (chance alone hardly gets there from some
@@ -66,9 +67,12 @@ def lagging(last: Pass | None, survey: Survey) -> bool:
     )
 
 
-def left_behind(kept: Kept, survey: Survey) -> bool:
-    """Tell whether some row or column was given up, in data without noise: there each is explained or lost."""
-    return any(len(behind) for behind in keeping_less(kept, survey, _LEFT_BEHIND))
+def left_behind(kept: Kept, survey: Survey, rank: int = 0) -> bool:
+    """Tell whether some row or column was given up, in data without noise: there each is explained or lost.
+
+    Any coefficients may explain as many entries as there are of them: so many, the `rank`, tell nothing.
+    """
+    return any(len(behind) for behind in keeping_less(kept, survey, _LEFT_BEHIND, fitted=rank))
 
 
 def given_up(
@@ -126,24 +130,29 @@ def rescue_lost(
     if len(rows) + len(columns) == 0:
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
-    sides = Lines(matrix, 0, rows), Lines(matrix, 1, columns)
-    better = _refit(sides[0], L, R, cutoff, None)
-    better |= _refit(sides[1], R, L, cutoff, None)
-    if thorough:
-        typical = [float(np.median(share)) for share in _shares(last.kept, survey)]
-        better |= _refit(sides[0], L, R, cutoff, typical[0])
-        better |= _refit(sides[1], R, L, cutoff, typical[1])
+    typical = [float(np.median(share)) for share in _shares(last.kept, survey)]
+    sides = (Lines(matrix, 0, rows), L, R, typical[0]), (Lines(matrix, 1, columns), R, L, typical[1])
+    better = False
+    for annealed in (False, True) if thorough else (False,):
+        for lost, factor, other, share in sides:
+            better |= _refit(lost, factor, other, cutoff, share, annealed=annealed)
     return better
 
 
-def keeping_less(kept: Kept, survey: Survey, than: float, surely: float = math.inf) -> tuple[Any, Any]:
+def keeping_less(
+    kept: Kept, survey: Survey, than: float, surely: float = math.inf, *, fitted: int = 0
+) -> tuple[Any, Any]:
     """Return the observed rows and columns that keep less `than` this times the median share.
 
     Also those that keep less than the median by more than `surely` standard deviations of chance: a column whose
-    coefficient is wrong for one group of rows only keeps all the others.
+    coefficient is wrong for one group of rows only keeps all the others. So many `fitted` entries do not count, where
+    there are twice as many.
     """
     found = []
     for count, observed in _counts(kept, survey):
+        if fitted:
+            enough = observed > 2 * fitted
+            count, observed = count - fitted * enough, observed - fitted * enough
         share = count / np.maximum(observed, 1)
         if not math.isfinite(surely) and share.min() >= than * share.max():
             found.append(np.zeros(0, np.intp))
@@ -262,16 +271,29 @@ def taken(
     return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
 
 
-def _refit(lost: Lines, factor: Any, other: Any, cutoff: float, typical: float | None) -> bool:
-    """Fit lost rows anew; annealed, if a `typical` share is given, unless all explain nearly as much by now."""
+def _refit(lost: Lines, factor: Any, other: Any, cutoff: float, typical: float, *, annealed: bool) -> bool:
+    """Fit lost rows anew, and by consensus those that this leaves lost; tell whether any became better.
+
+    An annealed fit is made unless all explain nearly the `typical` share by now.
+    """
     better = False
     for some, part, chosen in lost.pieces():
         among = np.asarray(other[chosen])
         before = _explained(part, np.asarray(factor[some]), among, cutoff)
-        if typical is not None and (before >= _NEARLY * typical * _explained(part, None, among, math.inf)).all():
+        enough = _NEARLY * typical * _explained(part, None, among, math.inf)
+        if annealed and (before >= enough).all():
             continue
-        fresh = robust_coefficients(part, among, 0.0, annealed=typical is not None, by_blocks=True)
-        improved = _explained(part, fresh, among, cutoff) > BETTER * before + 1
+        fresh = robust_coefficients(part, among, 0.0, annealed=annealed, by_blocks=True)
+        after = _explained(part, fresh, among, cutoff)
+        few = np.flatnonzero(np.maximum(before, after) < enough)
+        if len(few) and not annealed:
+            agreed = consensus(part.take_rows(few), among, cutoff)
+            explained = _explained(part.take_rows(few), agreed, among, cutoff)
+            # A row of nothing but outliers is not explained by those that a fit was made to.
+            believed = explained - among.shape[1] > _LEFT_BEHIND / _NEARLY * enough[few]
+            more = believed & (explained > after[few])
+            fresh[few[more]], after[few[more]] = agreed[more], explained[more]
+        improved = after > BETTER * before + 1
         factor[some[improved]] = fresh[improved]
         better |= bool(improved.any())
     return better

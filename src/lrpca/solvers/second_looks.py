@@ -23,7 +23,7 @@ from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
-_RESCUES = 2
+_RESCUES = 4
 _RECONCILED = 2
 # What other fits explain, they explain to this part of a rejected residual: thresholds may be down to rounding by then.
 FITTED_TO = 1e-3
@@ -168,6 +168,7 @@ class SecondLooks:
         if not reconcile(self._matrix, L, R, limit):
             return False
         self._thresholds.restart(limit)
+        self._rescues = 0  # rows that were lost to a divided fit need not be to this one
         return True
 
     def ask(self, end: End, edge: float) -> Components | End:
@@ -240,7 +241,7 @@ class SecondLooks:
         thresholds = self._thresholds
         exact = max(_ABOVE_ROUNDING * thresholds.rounding, _MOVING * end.change * thresholds.typical, thresholds.least)
         if core.sigma <= exact:
-            end.in_doubt = left_behind(end.result.kept, self._judged) or end.divided
+            end.in_doubt = left_behind(end.result.kept, self._judged, end.parts.present) or end.divided
             end.worth_another_start = end.in_doubt
             return
         end.structure = structure_left(self._matrix, L, R)
