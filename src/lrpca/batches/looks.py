@@ -59,7 +59,7 @@ def lost(
     thorough: Any,  # (b,) bool
 ) -> tuple[Any, Any]:
     """Return which rows and columns are lost, (b, n1) and (b, n2)."""
-    surely = torch.where(thorough, rows._SURELY, math.inf)[:, None].double()
+    surely = torch.where(thorough, rows._SURELY[0], math.inf)[:, None].double()
     return (
         keep_less(by_row, stack.by_row, rows._LOST, surely),
         keep_less(by_column, stack.by_column, rows._LOST, surely),

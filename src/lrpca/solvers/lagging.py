@@ -49,8 +49,8 @@ _NEARLY = 0.98
 BETTER = 1.1
 # Counts are counted where they lie within so many times their number.
 _DENSE = 8
-# What chance does not do, in standard deviations.
-_SURELY = 6.0
+# What chance does not do, in standard deviations, to rows and to columns.
+_SURELY, _NEVER = (6.0, 6.0), (math.inf, math.inf)
 
 
 def lagging(last: Pass | None, survey: Survey) -> bool:
@@ -126,7 +126,7 @@ def rescue_lost(
     Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. A `thorough` search, which
     pays where there is no noise, also takes those that keep a little less than the others.
     """
-    rows, columns = keeping_less(last.kept, survey, _LOST, _SURELY if thorough else math.inf)
+    rows, columns = keeping_less(last.kept, survey, _LOST, _SURELY if thorough else _NEVER)
     if len(rows) + len(columns) == 0:
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
@@ -140,28 +140,28 @@ def rescue_lost(
 
 
 def keeping_less(
-    kept: Kept, survey: Survey, than: float, surely: float = math.inf, *, fitted: int = 0
+    kept: Kept, survey: Survey, than: float, surely: tuple[float, float] = _NEVER, *, fitted: int = 0
 ) -> tuple[Any, Any]:
     """Return the observed rows and columns that keep less `than` this times the median share.
 
-    Also those that keep less than the median by more than `surely` standard deviations of chance: a column whose
-    coefficient is wrong for one group of rows only keeps all the others. So many `fitted` entries do not count, where
-    there are twice as many.
+    Also those that keep less than the median by more than `surely`, for rows and for columns, in standard deviations of
+    chance: a column whose coefficient is wrong for one group of rows only keeps all the others. So many `fitted`
+    entries do not count, where there are twice as many.
     """
     found = []
-    for count, observed in _counts(kept, survey):
+    for (count, observed), deviations in zip(_counts(kept, survey), surely, strict=True):
         if fitted:
             enough = observed > 2 * fitted
             count, observed = count - fitted * enough, observed - fitted * enough
         share = count / np.maximum(observed, 1)
-        if not math.isfinite(surely) and share.min() >= than * share.max():
+        if not math.isfinite(deviations) and share.min() >= than * share.max():
             found.append(np.zeros(0, np.intp))
             continue
         typical = _median_share(count, observed)
         few = share < than * typical
-        if math.isfinite(surely):
+        if math.isfinite(deviations):
             chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
-            few = few | (share < typical - surely * chance)
+            few = few | (share < typical - deviations * chance)
         found.append(np.flatnonzero(few & (observed > 0)))
     return found[0], found[1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RULES = {
     "own_grams": "rows and columns are solved by their own Grams where some lag, entries are missing or many rejected",
-    "rescue": "lost rows and columns are fitted anew by robust regression, and divided fits are brought together",
+    "rescue": "lost rows and columns, also in one direction only, are fitted anew, and divided fits brought together",
     "patience": "thresholds fall more slowly while a row or column lags behind",
     "significance": "components that noise alone would make are left out of X, and come back when they stand out",
     "localised": "components that live in one row or column have to prove that they explain something",

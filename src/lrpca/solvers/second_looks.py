@@ -1,9 +1,9 @@
 """What a run is asked before it may end: whether everyone is on board, every component real, no better answer near.
 
-Easy problems pass every question at once and pay nothing. In turn: lost rows and columns are fitted anew; fits that are
-divided are brought together; components that live in one row or column must prove themselves; a run whose residual
-still holds structure, or that left rows behind, starts again from a more resistant start; and at the noise floor
-thresholds are sharpened for a last polish.
+Easy problems pass every question at once and pay nothing. In turn: lost rows and columns, also those that are lost in
+one direction only, are fitted anew; fits that are divided are brought together; components that live in one row or
+column must prove themselves; a run whose residual still holds structure, or that left rows behind, starts again from a
+more resistant start; and at the noise floor thresholds are sharpened for a last polish.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lrpca.solvers.lagging import left_behind, rescue_lost
 from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
+from lrpca.solvers.unsupported import support
 
 _RESCUES = 4
 _RECONCILED = 2
@@ -139,16 +140,23 @@ class SecondLooks:
         self._before_trial = None if before is None else End.of_state(before)
         self._first_end = None if first is None else End.of_state(first)
 
-    def rescue(self, parts: Components, result: Pass, *, thorough: bool = False) -> bool:
-        """Fit lost rows and columns anew; tell whether any became better."""
+    def rescue(self, parts: Components, result: Pass, verdict: str | None = None) -> bool:
+        """Fit lost rows and columns anew; tell whether any became better.
+
+        Where a run has come to rest, with a verdict, those that are lost in some direction only are looked for, too.
+        """
         if "rescue" not in self._rules or self._rescues >= _RESCUES:
             return False
         m = parts.present
         L, R = parts.L[:, :m], parts.R[:, :m]  # views: changed in place
         reads = self._matrix.reads
-        better = rescue_lost(self._matrix, L, R, result, self._survey, self._thresholds.cutoff, thorough=thorough)
+        asked = (self._matrix, L, R, result, self._survey, self._thresholds.cutoff)
+        better = rescue_lost(*asked, thorough=verdict == "tol")
+        looked = self._matrix.reads > reads
+        if verdict is not None and not better:
+            better = support(*asked)
         parts.known_values = None
-        self._rescues += self._matrix.reads > reads
+        self._rescues += looked or better
         return better
 
     def _reconcile(self, end: End) -> bool:
@@ -178,7 +186,7 @@ class SecondLooks:
                 return end
             self._thresholds.restart(math.inf)
             return end.parts
-        if self.rescue(end.parts, end.result, thorough=end.verdict == "tol"):
+        if self.rescue(end.parts, end.result, end.verdict):
             return end.parts
         if self._reconcile(end):
             return end.parts
