@@ -35,6 +35,20 @@ def test_rows_and_columns_without_entries(dtype: str) -> None:
     assert not d.sparse[5].any() and not d.outliers[:, 7].any()
 
 
+@pytest.mark.parametrize("rank", (3, "auto"))
+@pytest.mark.parametrize("fill", (1e20, 9.96921e36, -3.4028235e38), ids=str)
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+def test_fill_values_do_not_hide_the_noise(dtype: str, fill: float, rank: int | str) -> None:
+    """Those of netCDF and of GIS files are 1e40 times what clean entries leave."""
+    problem = planted((200, 150), rank=3, outlier_fraction=0.05, outlier_size=5, noise=0.01, random_state=0)
+    rng = np.random.default_rng(1)
+    Y = np.where(rng.random(problem.Y.shape) < 0.01, fill, problem.Y).astype(dtype)
+    d = decompose(Y, rank)
+    assert d.converged and d.rank == 3
+    assert problem.error(d.low_rank) < 2 * problem.oracle_error
+    assert d.outliers[np.abs(Y) > 1e19].all()
+
+
 @pytest.mark.parametrize("dtype", ("float64", "float32", "uint8", "complex128"))
 def test_zero_matrix(dtype: str) -> None:
     with pytest.warns(DiagnosisWarning, match="S is empty"):

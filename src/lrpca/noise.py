@@ -19,7 +19,7 @@ _ROUNDINGS = 16.0
 _STILL_MOVING = 8.0
 
 BINS = 512
-# Residuals that are exactly zero are taken for this part of the largest.
+# Where there is no rounding, residuals that are exactly zero are taken for this part of the largest.
 TINY = 1e-30
 # The background is taken as flat over this many σ only: outliers of 10⁴ times the signal say nothing of it.
 _WINDOW = 8.0
@@ -59,7 +59,9 @@ def residual_core(
         return Core(rounding, 1.0)
     unit = unit_of(top)
     sizes = np.empty(len(residuals))
-    least, most = scaled_sizes(residuals, rounding, unit, TINY, sizes)
+    # Fill values of 1e37 are that much larger than clean residuals.
+    tiny = min(TINY, rounding / unit) if rounding else TINY
+    least, most = scaled_sizes(residuals, rounding, unit, tiny, sizes)
     low, width = bins_between(least, most)
     # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
     counts = np.zeros(BINS + 1)

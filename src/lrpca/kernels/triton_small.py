@@ -179,10 +179,11 @@ def core_at(
     values: Any,  # (m,) float64
     rounding: float,
     rounding_there: Any,  # (1,) float64: the same on the device
-) -> Core:
+) -> Core | None:
     """Return the peak of clean residuals of tensors on a GPU at some entries; see `lrpca.noise.residual_core`.
 
-    They are counted there, those below the rounding as that, and only the bins come to the host.
+    They are counted there, those below the rounding as that, and only the bins come to the host. None where some are so
+    much smaller than the largest that they were counted as larger than they are.
     """
     L, R = L.contiguous(), R.contiguous()
     m, r = len(values), L.shape[1]
@@ -200,6 +201,8 @@ def core_at(
     if most <= rounding:
         return Core(rounding, 1.0)
     unit = unit_of(most)
+    if rounding and least < TINY * unit:
+        return None
     numbers, bounds = found[: BINS + 1] / _PARTS, (max(least / unit, TINY), most / unit)
     core = core_of_bins(numbers, *bounds, m)
     if core is not None:

@@ -69,7 +69,8 @@ class DeviceSample:
         if self._rounding is None or self._rounding[0] != rounding:
             self._rounding = rounding, self._values.new_tensor([rounding])
         found = core_at(left, right, self._rows, self._columns, self._values, *self._rounding)
-        self._remember("core", left, right, (rounding, found))
+        if found is not None:
+            self._remember("core", left, right, (rounding, found))
         return found
 
     def _factors(self, L: DeviceArray, R: Any) -> tuple[Any, Any]:
