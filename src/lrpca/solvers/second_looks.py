@@ -1,9 +1,10 @@
 """What a run is asked before it may end: whether everyone is on board, every component real, no better answer near.
 
-Easy problems pass every question at once and pay nothing. In turn: lost rows and columns, also those that are lost in
-one direction only, are fitted anew; fits that are divided are brought together; components that live in one row or
-column must prove themselves; a run whose residual still holds structure, or that left rows behind, starts again from a
-more resistant start; and at the noise floor thresholds are sharpened for a last polish.
+Easy problems pass every question at once and pay nothing. In turn: components that live on rejected entries alone are
+left out; lost rows and columns, also those that are lost in one direction only, are fitted anew; fits that are divided
+are brought together; components that live in one row or column must prove themselves; a run whose residual still holds
+structure, or that left rows behind, starts again from a more resistant start; and at the noise floor thresholds are
+sharpened for a last polish.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lrpca.solvers.lagging import left_behind, rescue_lost
 from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
+from lrpca.solvers.unfounded import without_unfounded
 from lrpca.solvers.unsupported import support
 
 _RESCUES = 4
@@ -62,6 +64,7 @@ class End:
     in_doubt: bool = False  # not to be called converged
     structure: float = 0.0
     divided: bool = False
+    unfounded: bool = False
 
     @property
     def kept(self) -> float:
@@ -84,6 +87,7 @@ class End:
             "in_doubt": self.in_doubt,
             "structure": self.structure,
             "divided": self.divided,
+            "unfounded": self.unfounded,
         }
 
     @classmethod
@@ -98,6 +102,7 @@ class End:
             state["in_doubt"],
             state["structure"],
             state.get("divided", False),
+            state.get("unfounded", False),
         )
 
 
@@ -118,6 +123,7 @@ class SecondLooks:
         self._judged = survey if weight is None else survey.without_rows(weight == 0)
         self._rng, self._rules, self._weight = rng, rules, weight
         self._rescues = self._trials = self._reconciled = 0
+        self._fewest: float = math.inf  # components that were left without unfounded ones
         self._before_trial: End | None = None
         self._first_end: End | None = None
 
@@ -128,6 +134,7 @@ class SecondLooks:
             "rescues": self._rescues,
             "trials": self._trials,
             "reconciled": self._reconciled,
+            "fewest": self._fewest,
             "before_trial": None if before is None else before.state(),
             "first_end": None if first is None else first.state(),
         }
@@ -135,7 +142,8 @@ class SecondLooks:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._rescues, self._trials = state["rescues"], state["trials"]
-        self._reconciled = state.get("reconciled", 0)  # older files do not know of it
+        # Older files do not know of these.
+        self._reconciled, self._fewest = state.get("reconciled", 0), state.get("fewest", math.inf)
         before, first = state["before_trial"], state["first_end"]
         self._before_trial = None if before is None else End.of_state(before)
         self._first_end = None if first is None else End.of_state(first)
@@ -153,7 +161,9 @@ class SecondLooks:
         asked = (self._matrix, L, R, result, self._survey, self._thresholds.cutoff)
         better = rescue_lost(*asked, thorough=verdict == "tol")
         looked = self._matrix.reads > reads
-        if verdict is not None and not better:
+        # Directions that a fit as loud as the data keeps nothing of are not its worst trouble.
+        loud = self._thresholds.core.sigma > _LOUD * self._thresholds.typical
+        if verdict is not None and not better and not loud:
             better = support(*asked)
         parts.known_values = None
         self._rescues += looked or better
@@ -186,6 +196,9 @@ class SecondLooks:
                 return end
             self._thresholds.restart(math.inf)
             return end.parts
+        founded = self._without_unfounded(end, edge)
+        if founded is not None:
+            return founded
         if self.rescue(end.parts, end.result, end.verdict):
             return end.parts
         if self._reconcile(end):
@@ -229,6 +242,21 @@ class SecondLooks:
         length = max(n2 * bool(in_rows.any()), n1 * bool(in_columns.any()))
         return end.kept < than.kept - _WORTH * length
 
+    def _without_unfounded(self, end: End, edge: float) -> Components | None:
+        """Return the components without those that live on rejected entries alone; None if there are none.
+
+        Once there were as few components as that, it leads nowhere, and is a reason for doubt.
+        """
+        if "localised" not in self._rules:
+            return None
+        found = without_unfounded(end.parts, self._thresholds.sample, self._thresholds.cutoff, edge)
+        end.unfounded = found is not None and found.parts.present >= self._fewest
+        if found is None or end.unfounded:
+            return None
+        self._fewest = found.parts.present
+        self._thresholds.restart(self._thresholds.cutoff + _TRIAL_THRESHOLD * found.moved)
+        return found.parts
+
     def _trial(self, end: End, edge: float) -> Components | None:
         """Return the components without those that live in one row or column, to see whether they are needed."""
         localised = end.parts.localised()
@@ -249,7 +277,8 @@ class SecondLooks:
         thresholds = self._thresholds
         exact = max(_ABOVE_ROUNDING * thresholds.rounding, _MOVING * end.change * thresholds.typical, thresholds.least)
         if core.sigma <= exact:
-            end.in_doubt = left_behind(end.result.kept, self._judged, end.parts.present) or end.divided
+            left = left_behind(end.result.kept, self._judged, end.parts.present)
+            end.in_doubt = left or end.divided or end.unfounded
             end.worth_another_start = end.in_doubt
             return
         end.structure = structure_left(self._matrix, L, R)
@@ -259,13 +288,15 @@ class SecondLooks:
         wary = self._first_end is not None and self._first_end.in_doubt
         one_sided = loud and core_shape.bimodality > _TWO_PEAKS and (core_shape.share > _NO_OUTLIERS or wary)
         end.worth_another_start = end.structure > SUSPICIOUS or one_sided or (loud and core_shape.skewness > _LEANS)
-        end.in_doubt = end.structure > (SUSPICIOUS if wary else STRUCTURED) or one_sided
+        end.worth_another_start |= end.unfounded
+        end.in_doubt = end.structure > (SUSPICIOUS if wary else STRUCTURED) or one_sided or end.unfounded
 
     def _start_again(self, rank: int) -> Components:
         L, R = resistant_start(self._matrix, rank, self._thresholds.sample, rng=self._rng, weight=self._weight)
         residuals = self._thresholds.sample.residuals(L, R)
         self._thresholds.restart(_RESTART_THRESHOLD * float(np.median(residuals)))
         self._trials = self._rescues = self._reconciled = 0
+        self._fewest = math.inf
         self._before_trial = None
         return all_present(L, R)
 
