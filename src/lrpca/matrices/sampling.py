@@ -74,7 +74,7 @@ class Sample:
     @cached_property
     def _without_common(self) -> Sample | None:
         """The same, None where there is no such value: a sample that held itself would be freed late."""
-        few = self.values[(_GOLDEN * np.arange(_LOOKED_AT) % 1.0 * len(self.values)).astype(int)]
+        few = self.values[self._spread(_LOOKED_AT)]
         if len(self.values) > _LOOKED_AT and len(np.unique(few)) == len(few):
             # A value that a tenth of all have would be there 25 times.
             return None
@@ -137,10 +137,18 @@ class Sample:
 
     def only(
         self,
-        chosen: Any,  # (m,) bool, or a slice
+        chosen: Any,  # (m,) bool, a slice, or places
     ) -> Sample:
         """Return some of the sampled entries."""
         return Sample(self.rows[chosen], self.columns[chosen], self.values[chosen])
+
+    def thinned(self, count: int) -> Sample:
+        """Return so many of the sampled entries, or all of them if there are no more."""
+        return self if len(self.values) <= count else self.only(self._spread(count))
+
+    def _spread(self, count: int) -> Any:
+        """Return places all over the sample (count,): in one that goes row by row they are in all columns."""
+        return (_GOLDEN * np.arange(count) % 1.0 * len(self.values)).astype(int)
 
 
 def draw_sample(

@@ -52,7 +52,7 @@ def without_unfounded(parts: Components, sample: Sample, cutoff: float, edge: fl
     m = parts.present
     if m < 2:
         return None
-    support = _Support.of(parts, _thinned(sample, _FEW), cutoff)
+    support = _Support.of(parts, sample.thinned(_FEW), cutoff)
     shares, kept = support.by_component(), float(np.mean(support.kept))
     if kept == 1 or shares.min() >= _USUAL * kept:
         return None
@@ -177,8 +177,3 @@ def _shared_by(
 ) -> Any:
     """Return how many entries share an energy: all of them if it is the same everywhere, one if one has it all."""
     return energy.sum(axis=0) ** 2 / np.maximum((energy**2).sum(axis=0), _TINY)
-
-
-def _thinned(sample: Sample, count: int) -> Sample:
-    """Return about so many entries of a sample."""
-    return sample.only(slice(None, None, max(1, len(sample.values) // count)))
