@@ -26,7 +26,8 @@ from lrpca.solvers.thresholds import AdaptiveThresholds
 from lrpca.solvers.unfounded import without_unfounded
 from lrpca.solvers.unsupported import support
 
-_RESCUES = 4
+# Times that lost rows and columns are fitted anew; more often where there is no noise, and each is explained or lost.
+_RESCUES, _EXACT_RESCUES = 2, 4
 _RECONCILED = 2
 # What other fits explain, they explain to this part of a rejected residual: thresholds may be down to rounding by then.
 FITTED_TO = 1e-3
@@ -153,7 +154,8 @@ class SecondLooks:
 
         Where a run has come to rest, with a verdict, those that are lost in some direction only are looked for, too.
         """
-        if "rescue" not in self._rules or self._rescues >= _RESCUES:
+        most = _EXACT_RESCUES if verdict == "tol" else _RESCUES
+        if "rescue" not in self._rules or self._rescues >= most:
             return False
         m = parts.present
         L, R = parts.L[:, :m], parts.R[:, :m]  # views: changed in place
