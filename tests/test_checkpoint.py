@@ -61,12 +61,10 @@ def one_sided() -> Any:
     return Y
 
 
-def spoiled_row() -> Any:
-    """One row that is mostly outliers: with room to spare it becomes a component, which is put on trial."""
-    rng = np.random.default_rng(0)
-    Y = EXACT.Y.copy()
-    Y[7] = 50 * rng.standard_normal(SHAPE[1]) * (rng.random(SHAPE[1]) < 0.6)
-    return Y
+def spoiled_columns() -> Any:
+    """Columns with many outliers: with room to spare one becomes a component, which is put on trial."""
+    options: dict[str, Any] = {"outlier_fraction": 0.05, "outlier_size": 10, "placement": "columns"}
+    return planted(SHAPE, rank=RANK, **options, random_state=1).Y
 
 
 def with_gaps() -> Any:
@@ -106,7 +104,7 @@ PROBLEMS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "single precision": (NOISY.Y.astype(np.float32), RANK + 1, {}),
     "rows rescued": (CROWDED.Y, 8, {}),
     "second start": (one_sided(), RANK, {}),
-    "trial": (spoiled_row(), 6, {}),
+    "trial": (spoiled_columns(), 6, {}),
     "gaps": (with_gaps(), RANK + 1, {}),
     "weights": (EXACT.Y, RANK, {"row_weight": np.r_[np.zeros(10), np.ones(110)]}),
     "change of X and S": (NOISY.Y, RANK, {"tol": 0, "options": {"change": 1e-3}}),

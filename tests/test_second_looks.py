@@ -31,7 +31,6 @@ NEEDED: list[tuple[str, dict[str, Any], int]] = [
     ("patience", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
-    ("significance", outliers(0.1, shape=(1000, 60)), 2 * RANK),
     ("localised", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
     ("localised", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
     # Outliers of a few σ pass the wide threshold.

@@ -22,7 +22,7 @@ _CLEAN, _MISSES, _LEAST_TRIES, _MOST_TRIES = 0.7, 1e-3, 64, 512
 _ENTRIES, _STEPS = 256, 4
 # Components this much smaller than the largest are not there.
 _ABSENT = 1e-10
-_PIECE = 1 << 22
+_PIECE = 1 << 18
 
 
 def consensus(
