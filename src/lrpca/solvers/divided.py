@@ -14,7 +14,7 @@ import numpy as np
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients
-from lrpca.solvers.lagging import BETTER, Lines, taken
+from lrpca.solvers.lagging import BETTER, Lines, residuals_within, taken
 
 # Where less than this share is kept, X may be divided: asked of so many rows and columns, and so many entries of each.
 MAY_BE_DIVIDED, LINES, ENTRIES = 0.75, 16, 128
@@ -75,11 +75,7 @@ def _other_fits(
     cutoff: float,
 ) -> _OtherFits:
     """Fit what is beyond the cutoff in some rows."""
-    residuals = part.array - coefficients @ among.T
-    seen = residuals == residuals
-    if part.mask is not None:
-        seen &= part.mask
-    within = (np.abs(residuals) <= cutoff) & seen
+    residuals, seen, within = residuals_within(part, coefficients, among, cutoff)
     step = robust_coefficients(DenseMatrix(residuals, seen & ~within), among, 0.0, by_blocks=True)
     explained = (np.abs(residuals - step @ among.T) <= cutoff) & seen
     return _OtherFits(step, within.sum(axis=1), explained.sum(axis=1), (explained & ~within).sum(axis=1))

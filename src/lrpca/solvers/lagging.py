@@ -271,6 +271,20 @@ def taken(
     return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
 
 
+def residuals_within(
+    part: DenseMatrix,  # (m, n) some rows
+    coefficients: Any,  # (m, r)
+    among: Any,  # (n, r)
+    cutoff: float,
+) -> tuple[Any, Any, Any]:
+    """Return the residuals of rows, which of them are observed, and which of those are within the cutoff."""
+    residuals = part.array - coefficients @ among.T
+    seen = residuals == residuals
+    if part.mask is not None:
+        seen &= part.mask
+    return residuals, seen, (np.abs(residuals) <= cutoff) & seen
+
+
 def _refit(lost: Lines, factor: Any, other: Any, cutoff: float, typical: float, *, annealed: bool) -> bool:
     """Fit lost rows anew, and by consensus those that this leaves lost; tell whether any became better.
 

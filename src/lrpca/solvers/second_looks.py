@@ -20,11 +20,11 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.components import Components, all_present
 from lrpca.solvers.divided import MAY_BE_DIVIDED, divided, reconcile
 from lrpca.solvers.lagging import left_behind, rescue_lost
+from lrpca.solvers.lost_directions import support
 from lrpca.solvers.start import Survey, resistant_start
 from lrpca.solvers.structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.thresholds import AdaptiveThresholds
 from lrpca.solvers.unfounded import without_unfounded
-from lrpca.solvers.unsupported import support
 
 # Times that lost rows and columns are fitted anew; more often where there is no noise, and each is explained or lost.
 _RESCUES, _EXACT_RESCUES = 2, 4

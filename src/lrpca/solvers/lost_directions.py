@@ -17,7 +17,7 @@ from lrpca.kernels.reference import Kept, Pass
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.consensus import consensus
-from lrpca.solvers.lagging import Lines, keeping_less
+from lrpca.solvers.lagging import Lines, keeping_less, residuals_within
 from lrpca.solvers.start import Survey
 
 # How often chance alone makes one of all rows, or columns, keep so few entries that it is looked at: less often where
@@ -86,11 +86,7 @@ def _steps(
     if not there.any():
         return steps
     Q, back = U[:, there], Vh[there].conj() / sizes[there, None]
-    residuals = part.array - coefficients @ among.T
-    seen = residuals == residuals
-    if part.mask is not None:
-        seen &= part.mask
-    within = (np.abs(residuals) <= cutoff) & seen
+    residuals, seen, within = residuals_within(part, coefficients, among, cutoff)
     for i in np.flatnonzero(within.any(axis=1)):
         directions = _unsupported(Q, seen[i], within[i])
         if directions.shape[1] == 0:

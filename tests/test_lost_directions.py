@@ -11,8 +11,8 @@ import lrpca
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.accept import accept
 from lrpca.solvers.lagging import rescue_lost
+from lrpca.solvers.lost_directions import doubtful, support
 from lrpca.solvers.start import Survey
-from lrpca.solvers.unsupported import doubtful, support
 
 GROUPS, SHAPE, CUTOFF = 8, (800, 60), 1e-9
 
