@@ -15,6 +15,7 @@ DEMO_OUTPUT ?= demo-output
 WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+BASELINE_ARGS ?=
 GRID_ARGS ?=
 REAL_ARGS ?=
 VIDEO_ARGS ?=
@@ -27,7 +28,7 @@ EXPERIMENTS ?= convergence iteration-time total-time recovery models training-ti
 EXPERIMENT_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench bench-gpu arena grid ablation experiments real video large lint docs clean distclean
+.PHONY: help venv demo test baseline bench bench-gpu arena grid ablation experiments real video large lint docs clean distclean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -88,6 +89,9 @@ test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+baseline: $(VENV)/.real ## Measure what this commit does, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="-o FILE", "--compare BEFORE AFTER")
+	$(BIN)/python benchmarks/baseline.py $(BASELINE_ARGS)
 
 bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done

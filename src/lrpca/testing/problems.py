@@ -15,6 +15,8 @@ PLACEMENTS = ("uniform", "rows", "columns", "blocks")
 LAWS = ("uniform", "constant")
 # Share of outliers in the rows (or columns) they are gathered in.
 _GATHERED = 0.6
+# Rounds of alternating least squares, which start at the truth.
+_ALTERNATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Problem:
         Which entries of Y are not missing.
     rank : int
         Rank of X.
+    noise_level : ndarray
+        Standard deviation of the noise, broadcastable to Y.
+    given : int or None
+        The rank to tell a solver, None for none.
+    name : str
+        What it is made of.
     """
 
     Y: Any
@@ -40,6 +48,9 @@ class Problem:
     S: Any
     observed: Any
     rank: int
+    noise_level: Any = 0.0
+    given: int | None = None
+    name: str = ""
 
     @property
     def outliers(self) -> Any:
@@ -49,6 +60,24 @@ class Problem:
     def error(self, low_rank: Any) -> float:
         """Return ‖low_rank - X‖ / ‖X‖."""
         return relative_error(low_rank, self.X)
+
+    def explained(self, low_rank: Any) -> int:
+        """Return how many observed entries a low-rank part explains: within 3 σ, or 0.001 of the size of X."""
+        size = np.sqrt(np.mean(np.abs(self.X) ** 2))
+        near = np.abs(np.nan_to_num(self.Y) - low_rank) <= np.maximum(3 * self.noise_level, 1e-3 * size)
+        return int(np.count_nonzero(near & self.observed))
+
+    @functools.cached_property
+    def least_squares_error(self) -> float:
+        """The error of least squares on the clean entries: alternating fits of rows and columns, from the truth."""
+        clean = (self.observed & (self.S == 0)).astype(float)
+        if not np.any(self.noise_level):
+            return 0.0
+        R, Y = column_space(self.X.T, self.rank), np.where(clean, np.nan_to_num(self.Y), 0.0)
+        for _ in range(_ALTERNATIONS):
+            L = _weighted_rows(Y, clean, R)
+            R = _weighted_rows(Y.T, clean.T, L)
+        return self.error(L @ R.T)
 
     @functools.cached_property
     def oracle_error(self) -> float:
@@ -63,6 +92,25 @@ class Problem:
         tangent = left + (noise - left) @ V.conj() @ V.T
         share = float(clean.mean())
         return float(np.linalg.norm(tangent) / share / np.linalg.norm(self.X)) if share else np.inf
+
+
+def row_grams(
+    weights: Any,  # (n1, n2)
+    R: Any,  # (n2, r)
+) -> Any:
+    """Return the Gram matrix of R over the weighted entries of each row, (n1, r, r)."""
+    r = R.shape[1]
+    return (weights @ np.einsum("jk,jl->jkl", R, R).reshape(len(R), r * r)).reshape(-1, r, r)
+
+
+def _weighted_rows(
+    Y: Any,  # (n1, n2)
+    clean: Any,  # (n1, n2) 0 or 1
+    R: Any,  # (n2, r)
+) -> Any:
+    """Return the coefficients (n1, r) of least squares on the clean entries of each row."""
+    ridge = 1e-12 * np.trace(R.T @ R) * np.eye(R.shape[1])
+    return np.linalg.solve(row_grams(clean, R) + ridge, (Y @ R)[..., None])[..., 0]
 
 
 def planted(

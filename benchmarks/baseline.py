@@ -1,0 +1,336 @@
+"""What a commit does, in one file: the grid, random problems, real matrices, small calls, read-times, GPU milliseconds.
+
+    python benchmarks/baseline.py [--only grid,random] [--problems 2000] [-o FILE]
+    python benchmarks/baseline.py --compare BEFORE AFTER
+
+Sections go into the file one by one, so that a GPU's can be added on another machine. A change may lose nothing beyond
+noise: the comparison counts which problems were lost and won, and marks what is worse than chance explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from grid_runs import GridJob, published_jobs, run_all, run_case, run_published
+from measure import RESULTS, Table, interleave, number, render
+
+import lrpca
+from lrpca import circumstances
+from lrpca.atomic import replacing
+from lrpca.testing import grid, planted, random_problem
+
+DRAWS = 5
+PROBLEMS = 2000
+# Seconds after which a call is stopped and counted as too slow.
+LIMIT = 20.0
+# A random problem is recovered below this error, or this many times the error of least squares on its clean entries.
+NEAR, TIMES_LEAST_SQUARES = 1e-2, 5.0
+SMALL = {"64 x 40, rank 1": ((64, 40), 1), "600 x 600, rank 5": ((600, 600), 5)}
+_SIDE = 8000
+_GPU_SIDE = 20000
+
+
+@dataclass(frozen=True)
+class RandomJob:
+    """Seeds of random problems to run."""
+
+    seeds: Sequence[int]
+
+
+def run_random(job: RandomJob) -> list[dict[str, Any]]:
+    """Run the default on random problems."""
+    return [_judge(seed) for seed in job.seeds]
+
+
+def _judge(seed: int) -> dict[str, Any]:
+    problem = random_problem(seed)
+    surplus = None if problem.given is None else problem.given - problem.rank
+    row: dict[str, Any] = {"seed": seed, "kind": "auto" if surplus is None else f"+{surplus}"}
+    began = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            d = lrpca.decompose(
+                problem.Y.copy(), problem.given, callback=lambda state: time.perf_counter() - began > LIMIT
+            )
+    except Exception as failure:
+        return row | {"ended": f"{type(failure).__name__}: {failure}"[:80], "recovered": False, "false": False}
+    seconds = time.perf_counter() - began
+    error = problem.error(d.low_rank)
+    near = bool(error <= max(NEAR, TIMES_LEAST_SQUARES * problem.least_squares_error))
+    # Where another answer explains no fewer entries than the truth, the problem has more than one.
+    false = d.converged and not near and problem.explained(d.low_rank) < problem.explained(problem.X)
+    return row | {
+        "ended": d.reason,
+        "rank": d.rank,
+        "error": float(f"{error:.3g}") if math.isfinite(error) else None,
+        "recovered": near,
+        "false": bool(false),
+        "reads": d.n_reads,
+        "seconds": round(seconds, 3),
+    }
+
+
+def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return how the default does on random problems, one row for each."""
+    jobs = [RandomJob(range(first, chosen.problems, 100)) for first in range(min(100, chosen.problems))]
+    rows = sorted(run_all(run_random, jobs, chosen.workers, "random problems"), key=lambda row: row["seed"])
+    figures = {}
+    for kind in ("all", *dict.fromkeys(row["kind"] for row in rows)):
+        mine = [row for row in rows if kind in ("all", row["kind"])]
+        figures[kind] = {
+            "problems": len(mine),
+            "recovered %": _percent(mine, "recovered"),
+            "falsely converged %": _percent(mine, "false"),
+            f"above {LIMIT:.0f} s %": number(100 * np.mean([row.get("seconds", 0) > LIMIT for row in mine])),
+            "median reads": number(np.median([row["reads"] for row in mine if "reads" in row])),
+        }
+    fields = ("seed", "kind", "ended", "rank", "error", "recovered", "false", "reads", "seconds")
+    return {"figures": figures, "fields": fields, "rows": [[row.get(name) for name in fields] for row in rows]}
+
+
+def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return float(number(100 * float(np.mean([row[name] for row in rows]))))
+
+
+def measure_grid(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return what is recovered and falsely converged on the grid, and the passes on the published problems."""
+    jobs = [GridJob(case, draw, ["lrpca"], math.inf) for case in grid() for draw in range(DRAWS)]
+    records = run_all(run_case, jobs, chosen.workers, "grid")
+    known = run_all(run_published, published_jobs(["lrpca"]), chosen.workers, "published problems")
+    return {
+        "figures": {
+            "grid": {
+                "problems": len(records),
+                "recovered": sum(record.recovered for record in records),
+                "falsely converged": sum(record.false_converged for record in records),
+                "reads": sum(record.reads or 0 for record in records),
+            },
+            "published": {
+                f"passes to 1e-4, rank {record.rank}, {record.outlier_fraction:.0%}": record.passes_to[0]
+                for record in known
+            },
+        },
+        "missed": [f"{record.case} ({record.repeat}): {record.ended}" for record in records if not record.recovered],
+    }
+
+
+def measure_real(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return iterations, reads and held-out error of the real matrices that are there."""
+    from real_data import RANKS, decompose, hold_out
+    from real_matrices import available, load
+
+    figures = {}
+    for name in available()[0]:
+        task = hold_out(load(name))
+        for rank in RANKS[task.real.kind]:
+            run = decompose(task, rank)
+            figures[f"{name}, rank {rank}"] = {
+                "iterations": run.d.n_iter,
+                "reads": run.d.n_reads,
+                "held-out error": float(f"{task.error(run.d.L, run.d.R):.4g}"),
+                "converged": run.d.converged,
+                "seconds": number(run.seconds),
+            }
+    return {"figures": figures}
+
+
+def measure_speed(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return milliseconds of small calls beside an SVD, and read-times of a pass and of a call."""
+    from limits import Machine
+    from problems import factors
+    from problems import planted as large
+
+    from lrpca.influence import levels
+    from lrpca.matrices.dense import DenseMatrix
+
+    figures: dict[str, dict[str, Any]] = {}
+    for name, (shape, rank) in SMALL.items():
+        Y = planted(shape, rank=rank, random_state=1).Y
+        times = interleave(
+            {"call": partial(lrpca.decompose, Y, rank), "svd": partial(np.linalg.svd, Y, full_matrices=False)}, 21
+        )
+        ratio = times["call"].relative_to(times["svd"].seconds)
+        figures[name] = {"ms": number(1e3 * times["call"].median), "times an SVD": number(ratio)}
+    machine, problem = Machine(), large(_SIDE, rank=5, outlier_fraction=0.1)
+    matrix, (L, R) = DenseMatrix(problem.Y), factors(_SIDE, 5)
+    works: dict[str, Callable[[], object]] = {
+        "pass": partial(matrix.run_pass, L, R, levels("redescending", problem.typical), A=R, B=L),
+        "call": partial(lrpca.decompose, problem.Y, 5),
+    }
+    times = interleave(works, 9, probes={"read": partial(machine.read, problem.Y)})
+    side = f"{_SIDE} x {_SIDE}"
+    figures[side] = {f"{name}, read-times": number(t.relative_to(t.probes["read"])) for name, t in times.items()}
+    return {"figures": figures}
+
+
+def measure_gpu(chosen: argparse.Namespace) -> dict[str, Any] | None:
+    """Return milliseconds of a call and of a read on this machine's GPU; None without one."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    from gpu_measure import RANK, Plan, problem_of, read_time
+
+    plan = Plan(device=torch.device("cuda"), size=_GPU_SIDE)
+    problem = problem_of(plan, (_GPU_SIDE, _GPU_SIDE))
+    read = read_time(problem.Y, 9)
+
+    def call() -> None:
+        lrpca.decompose(problem.Y, RANK)
+        torch.cuda.synchronize()
+
+    seconds = interleave({"call": call}, 9)["call"].median
+    return {"figures": {f"{_GPU_SIDE} x {_GPU_SIDE}": {"ms": number(1e3 * seconds), "read ms": number(1e3 * read)}}}
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
+    "speed": measure_speed,
+    "gpu": measure_gpu,
+    "real": measure_real,
+    "grid": measure_grid,
+    "random": measure_random,
+}
+
+
+def commit() -> str:
+    """Return the commit that is measured, with a plus if the tree differs from it."""
+
+    def git(*words: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "../src") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("LRPCA_COMMIT", "unknown")
+
+
+def measure(chosen: argparse.Namespace) -> None:
+    """Measure sections and write each into the file as soon as it is there."""
+    stored = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else {}
+    for name in chosen.only:
+        load, began = circumstances.load_note(), time.perf_counter()
+        section = SECTIONS[name](chosen)
+        if section is None:
+            print(f"{name} is left out: no GPU is here")
+            continue
+        took = time.perf_counter() - began
+        stored[name] = {
+            "commit": commit(),
+            "date": circumstances.date(),
+            "hardware": circumstances.hardware(),
+            "versions": circumstances.versions(),
+            "load": load,
+            "seconds": round(took),
+            **section,
+        }
+        print(f"\n{name}: {took:.0f} s\n{render(figures_table(section['figures']))}", flush=True)
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(chosen.output) as temporary:
+            temporary.write_text(_compact(stored), encoding="utf-8")
+
+
+def _compact(stored: Mapping[str, Any]) -> str:
+    """Return JSON with one line for each row of a section."""
+    rows = {name: section.get("rows") for name, section in stored.items()}
+    text = json.dumps(
+        {name: {**section, **({"rows": f"@{name}"} if rows[name] else {})} for name, section in stored.items()},
+        indent=1,
+        ensure_ascii=False,
+    )
+    for name, lines in rows.items():
+        if lines:
+            body = ",\n".join("   " + json.dumps(row, ensure_ascii=False) for row in lines)
+            text = text.replace(f'"@{name}"', f"[\n{body}\n  ]")
+    return text + "\n"
+
+
+def figures_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return the figures of a section as a table."""
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    return Table("", ["", *columns], [[name, *(row.get(c) for c in columns)] for name, row in figures.items()])
+
+
+def compare(before: Path, after: Path) -> bool:
+    """Print what two files differ in; return whether nothing is worse than chance explains."""
+    old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
+    rows: list[list[Any]] = []
+    for section in (name for name in SECTIONS if name in old and name in new):
+        for name, figures in old[section]["figures"].items():
+            for figure, value in figures.items():
+                now = new[section]["figures"].get(name, {}).get(figure)
+                if value != now:
+                    rows.append([section, name, figure, _cell(value), _cell(now)])
+    print(render(Table("", ["section", "", "figure", "before", "after"], rows)))
+    return _same_problems(old, new)
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def _same_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Print which random problems got worse; tell whether chance explains it (within two standard errors)."""
+    if "random" not in old or "random" not in new:
+        return True
+    fine = True
+    fields = old["random"]["fields"]
+    pairs = [
+        (dict(zip(fields, was, strict=True)), dict(zip(fields, now, strict=True)))
+        for was, now in zip(old["random"]["rows"], new["random"]["rows"], strict=False)
+    ]
+    for name, good in (("recovered", True), ("false", False)):
+        lost = [was["seed"] for was, now in pairs if was[name] is good and now[name] is not good]
+        won = [was["seed"] for was, now in pairs if was[name] is not good and now[name] is good]
+        worse = len(lost) - len(won) > 2 * math.sqrt(len(lost) + len(won))
+        print(f"{name}: {len(lost)} worse, {len(won)} better of {len(pairs)}{'  WORSE' if worse else ''}")
+        print(f"  worse, by seed: {lost[:40]}")
+        fine = fine and not worse
+    return fine
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="random problems (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each (default: 2)")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "baseline.json", help="the result file")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two result files")
+    chosen = parser.parse_args(given)
+    chosen.only = chosen.only.split(",")
+    unknown = [name for name in chosen.only if name not in SECTIONS]
+    if unknown:
+        parser.error(f"--only={unknown[0]} is unknown; use some of {','.join(SECTIONS)}")
+    for name in ("problems", "workers"):
+        if getattr(chosen, name) < 1:
+            parser.error(f"--{name}={getattr(chosen, name)} is not positive; use e.g. 2")
+    return chosen
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure or compare."""
+    chosen = arguments(given)
+    if chosen.compare:
+        return 0 if compare(*chosen.compare) else 1
+    measure(chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
