@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,41 @@ def test_noisy_problems_are_solved_together_as_by_themselves(planting: dict[str,
     errors = distance(np.stack([one.low_rank for one in alone]), X)
     assert (distance(batch.low_rank, np.stack([one.low_rank for one in alone])) < 0.35 * errors).all()
     assert np.allclose(batch.noise_level, [one.noise_level for one in alone], rtol=0.05)
+
+
+@pytest.mark.parametrize("noise", (0.0, 0.01))
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [("float32", 9.96921e36), ("float32", -3.4028235e38), ("float64", 9.96921e36), ("float64", 1e150)],
+)
+def test_fill_values_do_not_hide_the_noise(dtype: str, fill: float, noise: float) -> None:
+    planting = {"noise": noise, "outlier_fraction": 0.05}
+    plain, X = stack_of(3, (90, 50), np.float64, **planting), truth_of(3, (90, 50), **planting)
+    filled = np.random.default_rng(1).random(plain.shape) < 0.01
+    (batch, _), (want, _) = (
+        solve_as_on_a_gpu(np.where(filled, value, plain).astype(dtype), 2) for value in (fill, 1e6 * plain.max())
+    )
+    assert len(batch.one_by_one) == 0 and batch.converged.all()
+    assert batch.outliers.numpy()[filled].all()
+    limit = 1.1 * distance(want.low_rank, X) if noise else 1e-5 if dtype == "float32" else 1e-7
+    assert (distance(batch.low_rank, X) < limit).all()
+    if noise:
+        assert np.allclose(batch.noise_level, want.noise_level, rtol=0.02)
+
+
+@pytest.mark.parametrize(("dtype", "powers"), [("float32", (-12, 20)), ("float64", (-100, 200))])
+def test_scaling_by_powers_of_four_is_exact(dtype: str, powers: tuple[int, ...]) -> None:
+    Ys = stack_of(2, (90, 50), dtype, noise=0.02, missing=0.1)
+    want, _ = solve_as_on_a_gpu(Ys, 3)
+    for power in powers:
+        found, _ = solve_as_on_a_gpu(np.ldexp(Ys, 2 * power), 3)
+        assert len(found.one_by_one) == 0
+        assert torch.equal(found.L, torch.ldexp(want.L, torch.tensor(power)))
+        assert torch.equal(found.R, torch.ldexp(want.R, torch.tensor(power)))
+        assert torch.equal(found.outlier_threshold, want.outlier_threshold * 4.0**power)
+        # Nothing of the course depends on the scale, nor leaves the range of what it is written down in.
+        for one, other in zip(found[1].history, want[1].history, strict=True):
+            assert one == replace(other, threshold=(other.threshold or 0.0) * 4.0**power)
 
 
 def test_integers_together() -> None:
@@ -335,6 +371,12 @@ def test_peaks_of_many_problems_are_those_of_each() -> None:
         torch.from_numpy(sizes), torch.from_numpy(counted), rounding, torch.from_numpy(3 * expected)
     ).sigma.numpy()
     assert np.abs(near / expected - 1).max() < 0.04
+    # Fill values, of which clean residuals are less than a part in 1e37.
+    sizes[:, ::100] = 1e36
+    expected = np.array([residual_core(row[chosen], 1e-12).sigma for row, chosen in zip(sizes, counted, strict=True)])
+    for dtype in (torch.float32, torch.float64):
+        filled = residual_cores(torch.from_numpy(sizes).to(dtype), torch.from_numpy(counted), rounding).sigma.numpy()
+        assert np.abs(filled / expected - 1).max() < 0.02
     flat = residual_cores(torch.zeros(2, 50), None, torch.tensor([1e-3, 1e-5], dtype=torch.float64))
     assert flat.sigma.tolist() == pytest.approx([1e-3, 1e-5]) and flat.share.tolist() == [1, 1]
 

@@ -112,6 +112,15 @@ def test_gross_outliers_of_any_size() -> None:
     assert core.sigma == pytest.approx(1.0, rel=0.03)
 
 
+@pytest.mark.parametrize("rounding", (0.0, 1e-15))
+@pytest.mark.parametrize("fill", (9.96921e36, 1e150, 1e300))
+def test_fill_values_of_any_size_move_it_by_little(fill: float, rounding: float) -> None:
+    sizes = residuals(1.0, 0.1, 50.0)
+    want = residual_core(np.where(np.arange(len(sizes)) % 100, sizes, 1e12), rounding)
+    got = residual_core(np.where(np.arange(len(sizes)) % 100, sizes, fill), rounding)
+    assert got == pytest.approx(want, rel=5e-3)
+
+
 def test_nothing_and_nothing_but_zeros() -> None:
     for sizes in (np.zeros(0), np.zeros(1), np.zeros(100)):
         assert residual_core(sizes) == (0, 1)

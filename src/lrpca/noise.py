@@ -19,7 +19,8 @@ _ROUNDINGS = 16.0
 _STILL_MOVING = 8.0
 
 BINS = 512
-# Where there is no rounding, residuals that are exactly zero are taken for this part of the largest.
+# Residuals are told apart over so many decades. Where there is no rounding, those that are exactly zero are taken for
+# this part of the largest.
 TINY = 1e-30
 # The background is taken as flat over this many σ only: outliers of 10⁴ times the signal say nothing of it.
 _WINDOW = 8.0
@@ -54,22 +55,36 @@ def residual_core(
     """
     from lrpca.kernels.peak import scaled_sizes, share_among_bins
 
-    top = max(float(np.max(residuals, initial=0.0)), rounding)
+    top = float(np.max(residuals, initial=0.0))
     if top <= rounding:
         return Core(rounding, 1.0)
+    top = min(top, most_counted(rounding) if rounding else _far_beyond(residuals))
     unit = unit_of(top)
     sizes = np.empty(len(residuals))
-    # Fill values of 1e37 are that much larger than clean residuals.
-    tiny = min(TINY, rounding / unit) if rounding else TINY
-    least, most = scaled_sizes(residuals, rounding, unit, tiny, sizes)
+    least, most = scaled_sizes(residuals, rounding or TINY * unit, top, unit, sizes)
     low, width = bins_between(least, most)
     # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
     counts = np.zeros(BINS + 1)
     share_among_bins(np.log(sizes), low, width, counts)
     found = core_of_bins(counts, least, most, len(residuals), is_complex=is_complex)
     if found is None:
-        return Core(float(np.sqrt(np.mean(np.maximum(residuals, rounding) ** 2))), 1.0)
+        return Core(unit * float(np.sqrt(np.mean(sizes**2))), 1.0)
     return Core(unit * found.sigma, found.share)
+
+
+def most_counted(rounding: Any) -> Any:
+    """Return what larger residuals are counted as, a number or a tensor: fill values of 1e37 are outliers of any size.
+
+    Counted as they are, they would leave clean residuals in few bins, or none.
+    """
+    return rounding / TINY
+
+
+def _far_beyond(
+    residuals: Any,  # (m,)
+) -> float:
+    """Return the same where there is no rounding: as far above the median as what is taken for zero is below it."""
+    return float(np.median(residuals[residuals > 0])) / math.sqrt(TINY)
 
 
 def unit_of(top: float) -> float:

@@ -198,7 +198,7 @@ class BatchLoop:
         parts.behind = looks.lagging(stack, parts.by_row, parts.by_column)
         self._settled, self._strengths, self._edge = settled, values, edge
         norm = torch.where(stack.norm > 0, result.norm_C / torch.clamp(stack.norm, min=_TINY), 0.0)
-        self.records.append((parts.index, torch.stack([parts.last, step, norm, change, parts.kept]).float()))
+        self.records.append((parts.index, torch.stack([parts.last, step, norm, change, parts.kept])))
 
     def _lower_thresholds(self, D: Any, k: int, multiplier: float) -> tuple[Any, Any]:
         """Set ζ_k; return by what factor it is above what σ calls for, and whether it has settled."""

@@ -44,7 +44,7 @@ class Histories:
         """Return the history of problem i, as long as it took part."""
         first, count, records = next(slab for slab in self._slabs if slab[0] <= i < slab[0] + slab[1])
         if first not in self._arrays:
-            table = np.full((len(records), 5, count), np.nan, np.float32)
+            table = np.full((len(records), 5, count), np.nan)
             for k, (index, numbers) in enumerate(records):
                 table[k][:, host_array(index.cpu())] = host_array(numbers.cpu())
             self._arrays[first] = table

@@ -39,7 +39,8 @@ def residual_cores(
     last: Any = None,  # (b,) σ of the pass before, 0 where not known
 ) -> Cores:
     """Return the Gaussian peak of residuals at zero of every problem, on a background that is flat nearby."""
-    sizes = torch.maximum(sizes, rounding[:, None].to(sizes.dtype))
+    most = torch.where(rounding > 0, single.most_counted(rounding), math.inf)
+    sizes = torch.clamp(sizes, *(level[:, None].to(sizes.dtype) for level in (rounding, most)))
     top = (sizes if counted is None else torch.where(counted, sizes, 0.0)).amax(dim=1)
     entries = torch.full_like(top, sizes.shape[1]) if counted is None else counted.sum(dim=1).to(top.dtype)
     unit = torch.exp2(torch.floor(torch.log2(torch.clamp(top, min=torch.finfo(top.dtype).tiny)))).double()

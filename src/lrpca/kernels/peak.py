@@ -17,15 +17,15 @@ _NARROWED = 0.95
 @numba.njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
 def scaled_sizes(
     residuals: Any,  # (m,)
-    rounding: float,
+    floor: float,
+    ceiling: float,
     unit: float,
-    tiny: float,
     sizes: Any,  # (m,), changed
 ) -> tuple[float, float]:
-    """Write residuals in some unit, those below `rounding` as that; return the least and the largest."""
+    """Write residuals in some unit, those beyond the floor or the ceiling as that; return the least and the largest."""
     least, most = math.inf, 0.0
     for i in range(residuals.shape[0]):
-        size = max(max(residuals[i], rounding) / unit, tiny)
+        size = min(max(residuals[i], floor), ceiling) / unit
         sizes[i] = size
         least, most = min(least, size), max(most, size)
     return least, most

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from lrpca.kernels.triton_kernel import Kernel
 from lrpca.kernels.triton_launch import padded
-from lrpca.noise import BINS, TINY, Core, bins_between, core_of_bins, unit_of
+from lrpca.noise import BINS, Core, bins_between, core_of_bins, unit_of
 
 # Entries, or rows, of a program.
 _ENTRIES, _ROWS = 64, 64
@@ -59,7 +59,7 @@ def _sizes_at(
     rows,  # (m,) int64
     columns,  # (m,) int64
     values,  # (m,) float64
-    rounding,  # (1,) float64; numbers beside tensors are of single precision
+    bounds,  # (2,) float64: least and largest size to count; numbers beside tensors are of single precision
     sizes,  # (m,) float64
     extremes,  # (2, blocks) float64: least and largest by program
     counts,  # (BINS + 1,) int64, cleared for the next kernel
@@ -71,12 +71,12 @@ def _sizes_at(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Write max(|values - (L Rᵀ)[rows, columns]|, rounding)."""
+    """Write |values - (L Rᵀ)[rows, columns]| within bounds."""
     block = tl.program_id(0)
     at = block * BLOCK + tl.arange(0, BLOCK)
     here = at < m
     residual = _residual(L, R, rows, columns, values, at, here, r, WIDTH)
-    size = tl.maximum(tl.abs(residual), tl.load(rounding))
+    size = tl.minimum(tl.maximum(tl.abs(residual), tl.load(bounds)), tl.load(bounds + 1))
     tl.store(sizes + at, size, mask=here)
     tl.store(extremes + block, tl.min(tl.where(here, size, float("inf"))))
     tl.store(extremes + blocks + block, tl.max(tl.where(here, size, 0.0)))
@@ -95,7 +95,6 @@ def _count_sizes(
     blocks,
     BINS: tl.constexpr,
     PARTS: tl.constexpr,
-    TINY: tl.constexpr,
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -109,12 +108,12 @@ def _count_sizes(
     most = tl.max(tl.load(extremes + blocks + some, mask=some < blocks, other=0.0))
     # The power of two below the largest: its bits without those of the fraction.
     unit = (most.to(tl.int64, bitcast=True) & 0x7FF0000000000000).to(tl.float64, bitcast=True)
-    low = tl.log(tl.maximum(least / unit, TINY))
+    low = tl.log(least / unit)
     width = tl.maximum((tl.log(most / unit) - low) / BINS, 1e-12) * (1 + 1e-9)
     at = block * BLOCK + tl.arange(0, BLOCK)
     here = at < m
     size = tl.load(sizes + at, mask=here, other=1.0)
-    place = tl.maximum((tl.log(tl.maximum(size / unit, TINY)) - low) / width, 0.0)
+    place = tl.maximum((tl.log(size / unit) - low) / width, 0.0)
     left = tl.minimum(place.to(tl.int64), BINS - 1)
     share = tl.minimum(place - left.to(tl.float64), 1.0)
     right_part = (share * PARTS + 0.5).to(tl.int64)
@@ -177,37 +176,34 @@ def core_at(
     rows: Any,  # (m,) int64
     columns: Any,  # (m,) int64
     values: Any,  # (m,) float64
-    rounding: float,
-    rounding_there: Any,  # (1,) float64: the same on the device
-) -> Core | None:
+    rounding: float,  # above zero
+    bounds: Any,  # (2,) float64 on the device: the rounding, and what larger residuals are counted as
+) -> Core:
     """Return the peak of clean residuals of tensors on a GPU at some entries; see `lrpca.noise.residual_core`.
 
-    They are counted there, those below the rounding as that, and only the bins come to the host. None where some are so
-    much smaller than the largest that they were counted as larger than they are.
+    They are counted there, those beyond the bounds as these, and only the bins come to the host.
     """
     L, R = L.contiguous(), R.contiguous()
     m, r = len(values), L.shape[1]
     blocks = -(-m // _ENTRIES)
     sizes, extremes = torch.empty(m + 2 * blocks, dtype=torch.float64, device=L.device).split([m, 2 * blocks])
     counted = torch.empty(BINS + 3, dtype=torch.int64, device=L.device)
-    counts, ends = counted[: BINS + 1], counted[BINS + 1 :].view(torch.float64)
+    counts, extreme = counted[: BINS + 1], counted[BINS + 1 :].view(torch.float64)
     first, second = _counting_kernels(L.device, blocks, padded(r))
-    tensors = (L, R, rows, columns, values, rounding_there, sizes, extremes, counts)
+    tensors = (L, R, rows, columns, values, bounds, sizes, extremes, counts)
     first.start(Kernel.alignment(tensors), *tensors, m, r, blocks)
-    tensors = (sizes, extremes, counts, ends)
+    tensors = (sizes, extremes, counts, extreme)
     second.start(Kernel.alignment(tensors), *tensors, m, blocks)
     found = counted.cpu().numpy()
     least, most = found[BINS + 1 :].view(np.float64).tolist()
     if most <= rounding:
         return Core(rounding, 1.0)
     unit = unit_of(most)
-    if rounding and least < TINY * unit:
-        return None
-    numbers, bounds = found[: BINS + 1] / _PARTS, (max(least / unit, TINY), most / unit)
-    core = core_of_bins(numbers, *bounds, m)
+    numbers, ends = found[: BINS + 1] / _PARTS, (least / unit, most / unit)
+    core = core_of_bins(numbers, *ends, m)
     if core is not None:
         return Core(unit * core.sigma, core.share)
-    low, width = bins_between(*bounds)
+    low, width = bins_between(*ends)
     squares = np.exp(2 * (low + width * np.arange(BINS + 1)))
     return Core(unit * math.sqrt(float(numbers @ squares) / m), 1.0)
 
@@ -241,7 +237,7 @@ def _counting_kernels(device: Any, programs: int, width: int) -> tuple[Kernel, K
     blocks = 1 << (programs - 1).bit_length()
     return (
         Kernel(_sizes_at, grid, bins | block | {"CLEARED": cleared, "WIDTH": width}),
-        Kernel(_count_sizes, grid, bins | block | {"PARTS": _PARTS, "TINY": TINY, "BLOCKS": blocks}),
+        Kernel(_count_sizes, grid, bins | block | {"PARTS": _PARTS, "BLOCKS": blocks}),
     )
 
 

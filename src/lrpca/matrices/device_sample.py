@@ -11,6 +11,7 @@ import torch
 
 from lrpca.kernels.gpu import WIDEST, has_triton
 from lrpca.matrices.device_array import DeviceArray, to_device, to_host
+from lrpca.noise import most_counted
 
 # Entries of a sample that one kernel counts.
 _MOST_COUNTED = 1 << 20
@@ -28,7 +29,7 @@ class DeviceSample:
     ) -> None:
         self._rows, self._columns, self._values = (to_device(x, device) for x in (rows, columns, values))
         self._device = device
-        self._rounding: Any = None  # (1,) that of the last core
+        self._bounds: Any = None  # the rounding of the last core, and (2,) what sizes are counted between
         self._last: dict[str, tuple[Any, ...]] = {}
 
     def signed_residuals(
@@ -62,15 +63,14 @@ class DeviceSample:
         known = self._known("core", left, right)
         if known is not None and known[0] == rounding:
             return known[1]
-        if not self._has_kernels(left, right) or len(self._values) > _MOST_COUNTED:
+        if not rounding or not self._has_kernels(left, right) or len(self._values) > _MOST_COUNTED:
             return None
         from lrpca.kernels.triton_small import core_at
 
-        if self._rounding is None or self._rounding[0] != rounding:
-            self._rounding = rounding, self._values.new_tensor([rounding])
-        found = core_at(left, right, self._rows, self._columns, self._values, *self._rounding)
-        if found is not None:
-            self._remember("core", left, right, (rounding, found))
+        if self._bounds is None or self._bounds[0] != rounding:
+            self._bounds = rounding, self._values.new_tensor([rounding, most_counted(rounding)])
+        found = core_at(left, right, self._rows, self._columns, self._values, *self._bounds)
+        self._remember("core", left, right, (rounding, found))
         return found
 
     def _factors(self, L: DeviceArray, R: Any) -> tuple[Any, Any]:
