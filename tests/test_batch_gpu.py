@@ -53,6 +53,19 @@ def test_noisy_problems(planting: dict[str, Any]) -> None:
     assert np.allclose(there.noise_level.cpu(), here.noise_level, rtol=0.05)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fill_values_do_not_hide_the_noise(dtype: Any) -> None:
+    Ys = stack_of(4, noise=0.01).astype(dtype)
+    filled = np.random.default_rng(1).random(Ys.shape) < 0.01
+    want, found = (
+        lrpca.decompose_batch(torch.from_numpy(np.where(filled, dtype(fill), Ys)).cuda(), 2) for fill in (1e6, 1e37)
+    )
+    assert len(found.one_by_one) == 0 and found.converged.all()
+    assert found.outliers.cpu().numpy()[filled].all()
+    assert np.allclose(found.noise_level.cpu(), want.noise_level.cpu(), rtol=0.02)
+    assert distance(found.low_rank.cpu().numpy(), want.low_rank.cpu().numpy()).max() < 1e-3
+
+
 def test_the_same_call_gives_the_same_bits() -> None:
     Ys = torch.from_numpy(stack_of(40, noise=0.02)).cuda()
     one, other = (lrpca.decompose_batch(Ys, 3) for _ in range(2))

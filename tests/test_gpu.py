@@ -528,7 +528,7 @@ def test_small_kernels(rank: int) -> None:
 
 
 @pytest.mark.parametrize("unit", (1.0, 1e-30, 1e40))
-@pytest.mark.parametrize("kind", ("peak", "peak and outliers", "flat", "zeros", "below rounding", "few"))
+@pytest.mark.parametrize("kind", ("peak", "peak and outliers", "fill values", "flat", "zeros", "below rounding", "few"))
 def test_the_peak_of_residuals(kind: str, unit: float) -> None:
     from lrpca.matrices.device_array import DeviceArray
     from lrpca.matrices.sampling import Sample
@@ -541,6 +541,7 @@ def test_the_peak_of_residuals(kind: str, unit: float) -> None:
     residuals = {
         "peak": 1e-3 * rng.standard_normal(m),
         "peak and outliers": np.where(rng.random(m) < 0.3, rng.uniform(-1, 1, m), 1e-4 * rng.standard_normal(m)),
+        "fill values": np.where(rng.random(m) < 0.01, 1e37, 1e-3 * rng.standard_normal(m)),
         "flat": rng.uniform(-1, 1, m),
         "zeros": np.where(rng.random(m) < 0.5, 0.0, rng.uniform(-1, 1, m)),
         "below rounding": np.full(m, 1e-9),
