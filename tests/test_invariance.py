@@ -60,6 +60,14 @@ def test_scaling_to_the_ends_of_the_range_is_exact(power: int) -> None:
     assert numbers(scaled) == numbers(d)
 
 
+@pytest.mark.parametrize("power", (-210, 210))
+def test_noise_may_be_smaller_than_what_data_may_be(power: int) -> None:
+    d, scaled = decompose(NOISY.Y, RANK), decompose(NOISY.Y * math.ldexp(1.0, 2 * power), RANK)
+    assert (scaled.reason, scaled.n_iter) == (d.reason, d.n_iter)
+    assert_close(scaled.L, d.L * math.ldexp(1.0, power), 1e-12)
+    assert scaled.noise_level == pytest.approx(d.noise_level * math.ldexp(1.0, 2 * power), rel=1e-9)
+
+
 @pytest.mark.parametrize("problem", (PROBLEM, NOISY), ids=["exact", "noisy"])
 @pytest.mark.parametrize("factor", (1e-8, 1e5, -3.7))
 def test_scaling_by_any_number(problem: Problem, factor: float) -> None:

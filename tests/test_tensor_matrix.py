@@ -325,6 +325,19 @@ def test_double_precision_may_be_computed_in_single() -> None:
     np.testing.assert_array_equal(np.asarray(matrix.run_pass(L, R, level, A=R, B=L).CA), exact)
 
 
+@pytest.mark.parametrize("noise", (0.0, 0.02))
+@pytest.mark.parametrize("power", (-200, -175, -150, -125, -100, 100, 125, 150, 175, 200))
+def test_scaling_by_powers_of_four(power: int, noise: float) -> None:
+    """C R is as large as the data to the power of 1.5, and its Gram to the third."""
+    Y = planted(noise, (120, 90)).Y
+    want, found = (lrpca.decompose(TensorMatrix(torch.from_numpy(np.ldexp(Y, k))), 4) for k in (0, 2 * power))
+    assert (found.reason, found.n_iter) == (want.reason, want.n_iter)
+    for ours, theirs in ((found.L.numpy(), want.L.numpy()), (found.R.numpy(), want.R.numpy())):
+        scaled = np.ldexp(ours, -power)
+        np.testing.assert_allclose(scaled, theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
+        assert abs(power) > 100 or np.array_equal(scaled, theirs)
+
+
 def test_gradients_are_left_alone() -> None:
     Y = torch.from_numpy(planted().Y).requires_grad_()
     d = lrpca.decompose(TensorMatrix(Y), 4)

@@ -18,6 +18,8 @@ ABSENT, NEGLIGIBLE = 1e-13, 1e-12
 ORTHOGONAL = 1e-11
 # What is new in a step, as a share of the square of C R, below which a Gram does not show it to ten digits.
 _CANCELLED = 1e-6
+# Squares of C R below this have lost digits: it is as small as the data to the power of 1.5.
+_LEAST_SQUARE = 1e-280
 
 
 class TangentStep(NamedTuple):
@@ -101,9 +103,10 @@ def _split(
                 inner[side, i, j] = 0.5 * gram[i, r + j] / gram[i, i] * steps[side, j]
                 rest = gram[r + i, r + j]
                 for k in range(r):
-                    rest -= gram[k, r + i] * gram[k, r + j] / gram[k, k]
+                    # Divided first: a product of both would leave the range of numbers long before the data do.
+                    rest -= gram[k, r + i] / gram[k, k] * gram[k, r + j]
                 new[side, i, j] = rest
-            if new[side, j, j] <= _CANCELLED * gram[r + j, r + j]:
+            if new[side, j, j] <= max(_CANCELLED * gram[r + j, r + j], _LEAST_SQUARE):
                 return False
             sizes[side, j] = math.sqrt(new[side, j, j])
         for i in range(r):

@@ -110,7 +110,7 @@ class _Direction:
     @property
     def is_finite(self) -> bool:
         """Whether the columns are finite, and the combinations."""
-        return bool(np.isfinite(self.grams).all() and all(np.isfinite(part).all() for part in self.coefficients))
+        return _are_finite(self.grams) and all(np.isfinite(part).all() for part in self.coefficients)
 
 
 def _direction(
@@ -128,7 +128,7 @@ def _direction(
     else:
         left, right, grams = known
     r = L.shape[1]
-    if not np.isfinite(grams).all():
+    if not _are_finite(grams):
         return _Direction(left, right, grams, (np.zeros((2 * r, r)), np.zeros((2 * r, r))))
     inverses = pseudo_inverse(grams[1][:r, :r].conj()), pseudo_inverse(grams[0][:r, :r].conj())
     if update != "scaled" and result.row_grams is not None:
@@ -245,6 +245,16 @@ class _Retracted(Retracted):
     def vectors(self) -> tuple[Any, Any]:
         """Return U and V."""
         return _combined(self.left, self.right, self.for_U, self.for_V)
+
+
+def _are_finite(
+    grams: Any,  # (2, 2r, 2r)
+) -> bool:
+    """Tell whether the columns of both sides are finite: the products with those of the factor say so.
+
+    Squares of C R, which is as large as the data to the power of 1.5, may be beyond the range of numbers.
+    """
+    return bool(np.isfinite(grams[:, : grams.shape[1] // 2]).all())
 
 
 def _grams(left: Side, right: Side) -> Any:

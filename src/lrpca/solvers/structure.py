@@ -56,7 +56,8 @@ def structure_left(
         return 0.0
     residual = DenseMatrix(block.reshape(len(rows), len(columns)))
     sample = draw_sample(residual, rng)
-    residual.fit_range_to(sample.values)
+    # In double precision, however small: Y was found to be within the range of numbers.
+    residual.compute_exactly()
     rules = frozenset({"own_grams", "patience", "rescue"})
     schedule = default_schedule()
     try:
