@@ -60,6 +60,16 @@ def test_missing_entries_and_masks() -> None:
         assert np.array_equal(batch.sparse[1], alone.sparse)
 
 
+def test_memory_may_end_with_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    Ys, mask = torch.from_numpy(stack_of(2)), np.ones((60, 40), bool)
+    monkeypatch.setattr(torch.Tensor, "to", fail)
+    with pytest.raises(MemoryError, match=r"Ys\.shape=\(2, 60, 40\) needs another 2\.00 GiB, and cpu has no more; del"):
+        lrpca.decompose_batch(Ys, 2, mask=mask)
+
+
 def test_masked_arrays_hide_entries() -> None:
     Ys = stack_of(3)
     hidden = np.random.default_rng(0).random(Ys.shape) < 0.1

@@ -193,7 +193,15 @@ def test_slabs_do_not_matter(mixed: tuple[Any, Any], monkeypatch: pytest.MonkeyP
     assert parts[2].n_iter == int(whole.n_iter[2]) == len(parts[2].history)
 
 
-def test_where_memory_is_short_slabs_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=("torch", "a library"),
+)
+def test_where_memory_is_short_slabs_are_halved(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
     from lrpca.batches import together
 
     solve, sizes = together._solve_slab, []
@@ -201,7 +209,7 @@ def test_where_memory_is_short_slabs_are_halved(monkeypatch: pytest.MonkeyPatch)
     def short(Ys: Any, *others: Any) -> Any:
         sizes.append(len(Ys))
         if len(Ys) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            raise error
         return solve(Ys, *others)
 
     monkeypatch.setattr(together, "_solve_slab", short)

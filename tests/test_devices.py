@@ -54,9 +54,34 @@ def test_whether_an_older_torch_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_errors_pass_through() -> None:
-    with pytest.raises(ZeroDivisionError):
-        in_memory_of(torch.device("cpu"), lambda: 1 // 0, (1, 1))
+    def fail() -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    for work, kind in ((lambda: 1 // 0, ZeroDivisionError), (fail, RuntimeError)):
+        with pytest.raises(kind):
+            in_memory_of(torch.device("cpu"), work, (1, 1))
     assert in_memory_of(None, lambda: 3, (1, 1)) == 3
+
+
+# The kinds of torch.OutOfMemoryError and of libraries, which take memory without torch.
+SHORTAGES = (
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "Triton Error [CUDA]: out of memory",
+)
+
+
+@pytest.mark.parametrize("said", SHORTAGES)
+def test_libraries_run_out_of_memory_too(said: str) -> None:
+    def fail() -> Any:
+        raise RuntimeError(said)
+
+    with pytest.raises(
+        MemoryError, match=r"^Y\.shape=\(7, 5\) needs more memory, and cpu has no more; delete"
+    ) as caught:
+        in_memory_of(torch.device("cpu"), fail, (7, 5))
+    assert caught.value.__context__ is None
 
 
 def test_memory_errors_tell_what_was_free(monkeypatch: pytest.MonkeyPatch) -> None:

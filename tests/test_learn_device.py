@@ -286,9 +286,10 @@ def test_another_device_may_go_on(
     np.testing.assert_allclose(numbers(train(checkpoint=file, resume=True, **asked)), numbers(whole), rtol=1e-4)
 
 
-def test_a_device_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", (torch.OutOfMemoryError, RuntimeError))
+def test_a_device_without_memory_is_named(kind: type[RuntimeError], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        raise kind("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(training_module, "make_course", full)
     with pytest.raises(

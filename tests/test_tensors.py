@@ -553,6 +553,8 @@ def test_memory_errors_of_lazy_parts(on_device: Any, monkeypatch: pytest.MonkeyP
     for name in ("low_rank", "sparse", "outliers"):
         with pytest.raises(MemoryError, match=r"Y\.shape=\(90, 70\) needs more memory, and cpu has no more; delete"):
             getattr(d, name)
+    with pytest.raises(MemoryError, match=r"Y\.shape=\(90, 70\) needs more memory, and cpu has no more; delete"):
+        list(d.residual_blocks())
 
 
 def test_prepared_matrices_take_no_mask(tensor: Any) -> None:

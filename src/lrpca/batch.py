@@ -11,7 +11,7 @@ import numpy as np
 from lrpca.batches.one_by_one import Request, decompose_each
 from lrpca.batches.result import BatchDecomposition, gathered
 from lrpca.decompose import Complaint, check_settings, holds_one_number
-from lrpca.devices import is_tensor
+from lrpca.devices import in_memory_of, is_tensor
 from lrpca.matrices.accept_tensor import check_beside, check_kind, host_argument, refuse_list_of_tensors
 from lrpca.matrices.large import is_list_of_paths, is_path
 from lrpca.schedule import Schedule, default_schedule
@@ -217,7 +217,8 @@ def _check_mask(mask: Any, stack: Any) -> Any:
         import torch
 
         # A copy: tensors cannot share memory that must not be written to.
-        mask = torch.from_numpy(np.array(mask)).to(stack.device)
+        copy = torch.from_numpy(np.array(mask))
+        mask = in_memory_of(stack.device, lambda: copy.to(stack.device), shape, "Ys")
     return mask.expand(shape)
 
 

@@ -211,11 +211,10 @@ def decompose_quietly(
             held.close()
             matrix.close()
         # What was read in blocks stays where it is, whatever the method did with it.
-        return assemble(run, outcome, choice).with_data(matrix), task
+        found = assemble(run, outcome, choice).with_data(matrix)
+        return found if device is None else TensorDecomposition.of(found, device), task
 
     result, task = in_memory_of(device, solved, matrix.shape)
-    if device is not None:
-        result = TensorDecomposition.of(result, device)
     return result, _complaints(result, task, max_iter)
 
 

@@ -147,8 +147,9 @@ class TensorDecomposition(Decomposition):
         if self._is_on_host():
             yield from self.to_numpy().residual_blocks()
             return
-        for rows, residual, outlying in self._device_blocks():
-            yield rows, on_host(residual), on_host(outlying)
+        blocks = ((rows, on_host(residual), on_host(outlying)) for rows, residual, outlying in self._device_blocks())
+        while block := in_memory_of(self.device, lambda: next(blocks, None), self.data().shape):
+            yield block
 
     def _where(self) -> str:
         return f" on {self.device}"

@@ -13,6 +13,8 @@ from lrpca.matrices.progress import bytes_in_words
 _INSTALL = "https://pytorch.org/get-started/locally"
 # What torch says first when memory is short, e.g. "Tried to allocate 20.00 MiB".
 _WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ ?\w+)")
+# What CUDA, Triton and libraries of linear algebra say, which take memory without torch.
+_SHORT = re.compile(r"out of memory|STATUS_ALLOC_FAILED")
 
 Result = TypeVar("Result")
 
@@ -124,10 +126,33 @@ def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...]
     try:
         with torch.autocast(device.type, enabled=False), there:
             return work()
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
         message = _shortage(device, shape, name, str(error))
     # Raised out of the handler: an exception it came from would keep alive whatever was being computed.
     raise MemoryError(message)
+
+
+def is_shortage(error: RuntimeError) -> bool:
+    """Tell whether the memory of a device has ended: by torch's own error, or by what its libraries say.
+
+    Parameters
+    ----------
+    error : RuntimeError
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_shortage(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    True
+    """
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or _SHORT.search(str(error)) is not None
 
 
 def _shortage(device: Any, shape: tuple[int, ...], name: str, said: str) -> str:

@@ -21,7 +21,7 @@ from lrpca.batches.tensors import problem_on_host, solve_one_by_one
 from lrpca.decompose import Complaint, check_tol
 from lrpca.decomposition import Decomposition
 from lrpca.decomposition_tensor import to_tensor
-from lrpca.devices import free_memory, in_memory_of
+from lrpca.devices import free_memory, in_memory_of, is_shortage
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.matrices.dense import arithmetic_dtype
 from lrpca.noise import quantisation_step, rounding_level
@@ -111,7 +111,9 @@ def _solve_slabs(Ys: Any, mask: Any, request: Request, *, tol: float, max_iter: 
         part = slice(first, min(len(Ys), first + count))
         try:
             facts, records = _solve_slab(Ys[part], None if mask is None else mask[part], request, first, tol, max_iter)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
             facts, said = None, str(error).splitlines()[0]
         if facts is None:
             count = (part.stop - first) // 2

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lrpca import circumstances
+from lrpca.devices import is_shortage
 from lrpca.learn.checkpoint import Checkpoint
 from lrpca.learn.course import Course, Judge, one_thread, pack_parameters, plain_torch, unpack_parameters
 from lrpca.learn.problems import Source, as_source
@@ -225,8 +226,9 @@ def _memory_of(request: Request, has_data: bool) -> Iterator[None]:
     try:
         yield
         return
-    except torch.OutOfMemoryError:
-        pass
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
     # Raised out of the handler: an exception it came from would keep alive whatever was being computed.
     what = "data; use smaller matrices" if has_data else f"shape={request.problems.shape}; use a smaller one"
     beside = "" if request.device == "cpu" else ", or device='cpu'"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.devices import is_tensor
+from lrpca.devices import in_memory_of, is_tensor
 from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
 from lrpca.matrices.large import open_mask
 
@@ -34,7 +34,7 @@ def accept_tensor(
         return DenseMatrix(readable(host_array(Y)), None if observed is None else np.asarray(observed[:, :]))
     from lrpca.matrices.tensor import TensorMatrix
 
-    return TensorMatrix(_plain(Y), _device_mask(mask, Y))
+    return in_memory_of(Y.device, lambda: TensorMatrix(_plain(Y), _device_mask(mask, Y)), tuple(Y.shape))
 
 
 def check_tensor(Y: Any, ndim: int = 2, name: str = "Y") -> None:
