@@ -17,7 +17,7 @@ import scipy.io
 import scipy.sparse
 
 import lrpca
-from lrpca.atomic import replacing
+from lrpca.atomic import replacing, replacing_files
 from lrpca.files import check_room, check_writable, read_matrix, summarize, write_result
 
 Y = np.random.default_rng(0).standard_normal((7, 4))
@@ -379,6 +379,59 @@ def test_replacing_is_all_or_nothing(tmp_path: Path) -> None:
     with replacing(target) as temporary:
         temporary.write_text("new")
     assert target.read_text() == "new" and list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("failing", range(6))
+def test_replacing_files_is_all_or_nothing(tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"a.txt": "old", "result.json": "old", "gone.txt": "old", "mine.txt": "mine"}
+    for name, text in old.items():
+        (tmp_path / name).write_text(text)
+    replace, order = os.replace, []
+
+    def interrupted(source: Path, destination: Path) -> None:
+        order.append(destination.relative_to(tmp_path))
+        if len(order) == failing:
+            raise KeyboardInterrupt
+        replace(source, destination)
+
+    def write() -> None:
+        with replacing_files(tmp_path, ["gone.txt", "never.txt"], last="result.json") as staging:
+            (staging / "z").mkdir()
+            for name in ("a.txt", "result.json", "z/b.txt"):
+                (staging / name).write_text("new")
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    if failing:
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()} == old
+    else:
+        write()
+        new = {"a.txt": "new", "result.json": "new", "mine.txt": "mine"}
+        assert {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()} == new
+        assert (tmp_path / "z" / "b.txt").read_text() == "new"
+        assert order[0].name == "result.json" == order[-1].name
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_an_interrupt_between_the_files_of_a_folder_keeps_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = lrpca.decompose(lrpca.testing.planted((60, 50), rank=2, outlier_fraction=0.1).Y, rank=2)
+    write_result(d, tmp_path, sparse=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    replace = os.replace
+
+    def interrupted(source: Path, destination: Path) -> None:
+        if destination == tmp_path / "R.npy":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        replace(source, destination)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_result(d, tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_replacing_keeps_links_devices_and_permissions(tmp_path: Path) -> None:

@@ -68,6 +68,89 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def replacing_files(folder: str | os.PathLike[str], old: Iterable[str] = (), *, last: str = "") -> Iterator[Path]:
+    """Hand out a new folder, and move its files into ``folder`` on success: all of them or none.
+
+    If the block raises (an interrupt included), what was written is removed and ``folder`` stays as it was.
+
+    Parameters
+    ----------
+    folder : str or path-like
+        Where the finished files belong. It is made if need be; the folder above it must exist.
+    old, last
+        As for `exchange`.
+
+    Yields
+    ------
+    pathlib.Path
+        An empty folder on the same file system.
+    """
+    target = Path(folder)
+    if not target.exists():
+        with replacing(target) as staging:
+            staging.mkdir()
+            yield staging
+        return
+    staging = hidden_in(target)
+    try:
+        staging.mkdir()
+        yield staging
+        exchange(staging, target, old, last=last)
+    finally:
+        remove(staging)
+
+
+def exchange(staging: Path, folder: Path, old: Iterable[str] = (), *, last: str = "") -> None:
+    """Move all files of one folder into another; where that fails, both are as they were.
+
+    Parameters
+    ----------
+    staging : pathlib.Path
+        The folder of the new files, which may lie in folders of their own.
+    folder : pathlib.Path
+        Where they belong; on the same file system. Files of the same names are removed.
+    old : iterable of str
+        Names of more files of ``folder`` that are to be removed.
+    last : str
+        Name of the file that goes first and comes last: where it is, the files belong together, even after a crash.
+    """
+
+    def order(name: Path) -> tuple[bool, Path]:
+        return name == Path(last), name
+
+    new = sorted((path.relative_to(staging) for path in staging.rglob("*") if path.is_file()), key=order)
+    gone = sorted((name for name in {*new, *map(Path, old)} if _is_file(folder / name)), key=order, reverse=True)
+    aside = hidden_in(folder)
+    moves = [(folder / name, aside / name) for name in gone] + [(staging / name, folder / name) for name in new]
+    try:
+        for source, destination in moves:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, destination)
+    except BaseException:
+        for source, destination in reversed(moves):
+            if not os.path.lexists(source):
+                os.replace(destination, source)
+        remove(aside)
+        raise
+    remove(aside)
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether something other than a folder is at ``path``; a link to a folder is something else."""
+    return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
+
+
+def hidden_in(folder: Path) -> Path:
+    """Return a path in a folder at which nothing exists yet.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+    """
+    return folder / f".{secrets.token_hex(6)}"
+
+
 def remove(path: Path) -> None:
     """Remove the file or the directory at ``path``, if there is one.
 
@@ -107,9 +190,11 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, o
         if path.is_dir():
             raise IsADirectoryError(f"path={str(path)!r} is a folder where a file belongs; choose another place")
         if os.path.lexists(path) and not overwrite:
-            raise FileExistsError(f"path={str(path)!r} exists; choose another folder or overwrite it (--force)")
+            raise FileExistsError(
+                f"path={str(path)!r} exists; choose another folder or overwrite it (overwrite=True, --force)"
+            )
     # Permissions alone do not tell: the file system may be read-only, or the user may be root.
-    probe = there / f".{secrets.token_hex(6)}"
+    probe = hidden_in(there)
     try:
         probe.touch()
         probe.unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import remove, replacing
+from lrpca.atomic import hidden_in, replacing, replacing_files
 from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending
 from lrpca.matrices.progress import bytes_in_words
 from lrpca.matrices.stored import ZARR_FILES
@@ -166,7 +165,7 @@ def check_writable(
         folder = target if target.is_dir() else Path(os.path.realpath(target)).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"path={str(target)!r} has no folder {str(folder)!r} to be in; make it first")
-    probe = folder / f".{secrets.token_hex(6)}"
+    probe = hidden_in(folder)
     try:  # the rights as the system reports them say little to root or on a network drive
         probe.touch()
         probe.unlink()
@@ -364,25 +363,13 @@ def _write_file(decomposition: Decomposition, target: Path, full: list[str]) -> 
 
 def _write_folder(decomposition: Decomposition, target: Path, full: list[str]) -> list[Path]:
     """Write one file per matrix; a new folder appears at once, in an existing one the files are replaced."""
-    if not target.exists():
-        with replacing(target) as staging:
-            names = _fill(decomposition, staging, full)
-        return [target / name for name in names]
-    staging = target / f".{secrets.token_hex(6)}"
-    try:
+    with replacing_files(target, RESULT_FILES, last="result.json") as staging:  # no S of an earlier run stays
         names = _fill(decomposition, staging, full)
-        for name in reversed(RESULT_FILES):  # no S of an earlier run stays; where result.json is, all is whole
-            remove(target / name)
-        for name in names:
-            os.replace(staging / name, target / name)
-    finally:
-        remove(staging)
     return [target / name for name in names]
 
 
 def _fill(decomposition: Decomposition, folder: Path, full: list[str]) -> list[str]:
-    """Make a folder, write the result's files into it, and return their names."""
-    folder.mkdir()
+    """Write the result's files into a folder, and return their names."""
     for name in ("L", "R"):
         np.save(folder / f"{name}.npy", getattr(decomposition, name))
     for name in full:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from lrpca import plot, report
 from lrpca.arena import tables
 from lrpca.arena.contest import Contest
 from lrpca.arena.entry import Entry
-from lrpca.atomic import remove, replacing
+from lrpca.atomic import replacing_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,26 +50,11 @@ def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
     """
     target = Path(folder)
     contents = _contents(contest)
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as staging:
-            _fill(staging, contents)
-    else:
-        staging = target / f".{secrets.token_hex(6)}"
-        try:
-            _fill(staging, contents)
-            remove(target / FILES[-1])
-            for name in FILES:
-                os.replace(staging / name, target / name)
-        finally:
-            remove(staging)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_files(target, last=FILES[-1]) as staging:
+        for name, content in contents.items():
+            (staging / name).write_bytes(content)
     return target / FILES[-1]
-
-
-def _fill(folder: Path, contents: dict[str, bytes]) -> None:
-    folder.mkdir()
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
 
 
 def _contents(contest: Contest) -> dict[str, bytes]:
