@@ -81,7 +81,7 @@ $(VENV)/.docs: $(VENV)/.demo $(VENV)/.learn
 venv: $(VENV)/.dev ## Make .venv with all that developing needs
 
 demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a page to demo-output/
-	$(BIN)/lrpca demo -o $(DEMO_OUTPUT)
+	$(BIN)/lrpca demo -o $(DEMO_OUTPUT) --force
 
 # Two test processes on two cores: threads of BLAS, and those of PyTorch, would only wait for each other. Files stay
 # together: what one of them needs is compiled, and built, once.
@@ -110,7 +110,7 @@ ablation: $(VENV)/.demo ## Run the grid without each rule of the default; writes
 
 experiments: export LRPCA_DATA ?= ../shared/data
 experiments: $(VENV)/.demo $(VENV)/.learn ## Measure the paper's comparisons again; writes experiments/results/*.json (EXPERIMENTS=recovery to choose)
-	set -e; for name in $(EXPERIMENTS); do $(BIN)/lrpca reproduce $$name -o experiments/results $(EXPERIMENT_ARGS); done
+	set -e; for name in $(EXPERIMENTS); do $(BIN)/lrpca reproduce $$name -o experiments/results --force $(EXPERIMENT_ARGS); done
 
 real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--rivals none" for less)
 	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)

@@ -187,7 +187,13 @@ def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     for part in ("120 frames", "background error", "F-measure 0.", "reads of Y", "shown/index.html"):
         assert part in out
-    assert "rendering" in err and (folder / "shown" / "index.html").stat().st_size > 10_000
+    page = folder / "shown" / "index.html"
+    assert "rendering" in err and page.stat().st_size > 10_000
+    page.write_text("mine")
+    assert main(["demo", "-o", "shown", "--frames", "20"]) == ExitCode.OUTPUT
+    assert "--force" in capsys.readouterr().err and page.read_text() == "mine"
+    assert main(["demo", "-o", "shown", "--frames", "20", "--force"]) == ExitCode.DONE
+    assert page.stat().st_size > 10_000
 
 
 def test_demo_that_cannot_begin(

@@ -94,12 +94,18 @@ def test_help_tells_its_own_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     assert "whatever was confirmed" in text and "not converged" not in text and "cannot be written" in text
 
 
-def test_repeat_and_a_second_run_in_the_same_folder(folder: Path) -> None:
-    for repeat in ("1", "3"):
-        assert main(["reproduce", "iteration-time", "--quick", "--repeat", repeat, "-o", "."]) == ExitCode.DONE
+def test_repeat_and_a_second_run_in_the_same_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for repeat, force in (("1", []), ("3", ["--force"])):
+        command = ["reproduce", "iteration-time", "--quick", "--repeat", repeat, "-o", "."]
+        assert main([*command, *force]) == ExitCode.DONE
         record = json.loads((folder / "iteration-time.json").read_text(encoding="utf-8"))
         assert record["setup"]["repeat"] == int(repeat) and f"--repeat {repeat}" in record["command"]
         assert {trial["seed"] for trial in record["trials"]} == set(range(int(repeat)))
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        capsys.readouterr()
+        assert main(command) == ExitCode.OUTPUT
+        assert "iteration-time.json' exists" in capsys.readouterr().err
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_the_same_seed_gives_the_same_errors(folder: Path) -> None:
@@ -155,7 +161,7 @@ def test_interrupted_while_writing(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     (folder / "iteration-time.json").write_text("old")
     monkeypatch.setattr(Path, "write_text", interrupt)
-    assert main(["reproduce", "iteration-time", "--quick", "--repeat", "1", "-o", "."]) == ExitCode.INTERRUPTED
+    assert main(["reproduce", "iteration-time", "--quick", "--repeat", "1", "-o", ".", "-f"]) == ExitCode.INTERRUPTED
     assert {file.name: file.read_text() for file in folder.iterdir()} == {"iteration-time.json": "old"}
 
 

@@ -20,6 +20,7 @@ from lrpca.video import Progress, open_frames
 pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video]")
 
 from lrpca.video.learning import SceneLearner
+from lrpca.video.preview import Preview
 from lrpca.video.scene import Scene
 from lrpca.video.writing import PictureFolder, VideoFile
 from tests.terminal import run_in_terminal
@@ -141,21 +142,25 @@ def test_every_option_arrives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(lrpca.video, "separate", separate)
     usual = {"rank": 2, "grey": None, "downscale": None, "roi": None, "ignore": None, "sensitivity": 1.0}
-    usual |= {"clean": True, "window": None, "masks": "video"}
+    usual |= {"clean": True, "window": None, "masks": "video", "overwrite": False}
     assert main(["video", "clip.mp4", "-q"]) == ExitCode.INPUT
     assert seen == usual | {"source": Path("clip.mp4"), "output": Path("clip-separated"), "callback": None}
     options = "-o out -r 3 --colour --downscale 4 --roi 1,2,30,40 --ignore 5,6,7,8 -s 2.5 --no-clean --window 30"
-    assert main(["video", "clip.mp4", "-q", *options.split(), "--masks", "pictures"]) == ExitCode.INPUT
+    assert main(["video", "clip.mp4", "-q", "-f", *options.split(), "--masks", "pictures"]) == ExitCode.INPUT
     changed = {"rank": 3, "grey": False, "downscale": 4, "roi": (1, 2, 30, 40), "ignore": (5, 6, 7, 8)}
-    changed |= {"sensitivity": 2.5, "clean": False, "window": 30, "masks": "pictures"}
+    changed |= {"sensitivity": 2.5, "clean": False, "window": 30, "masks": "pictures", "overwrite": True}
     assert seen == changed | {"source": Path("clip.mp4"), "output": Path("out"), "callback": None}
 
 
-def test_a_second_run_replaces_the_first(folder: Path) -> None:
+def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
     (folder / "out" / "notes.txt").write_text("mine")
     write_clip("clip.mp4", 30)
-    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
+    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.OUTPUT
+    err = capsys.readouterr().err
+    assert err.startswith("lrpca: path='out/background.mp4' exists; ") and "--force" in err and err.count("\n") == 1
+    assert figures(folder / "out")["frames"] == N_FRAMES
+    assert main(["video", "clip.mp4", "-o", "out", "-q", "--force"]) == ExitCode.DONE
     assert names(folder / "out") == sorted([*EVERYTHING, "notes.txt"])
     assert figures(folder / "out")["frames"] == len(decoded(folder / "out" / "mask.mp4")) == 30
 
@@ -174,7 +179,7 @@ def test_a_restless_background_is_warned_of(
     for share, warned in ((0.4, False), (0.6, True)):
         everywhere = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH) < share * HEIGHT * WIDTH
         monkeypatch.setattr(Scene, "dynamic", property(lambda _, everywhere=everywhere: everywhere))
-        assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
+        assert main(["video", "clip.mp4", "-o", "out", "-q", "-f"]) == ExitCode.DONE
         err = capsys.readouterr().err
         assert err.startswith("lrpca: warning: 60% of the background moves") if warned else err == ""
 
@@ -301,11 +306,11 @@ def test_a_disk_that_fills_up(folder: Path, capsys: pytest.CaptureFixture[str]) 
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, usual[1]))
     try:
-        code = main(["video", "clip.mp4", "-o", "old", "-q"])
+        code = main(["video", "clip.mp4", "-o", "old", "-q", "-f"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     err = capsys.readouterr().err
-    assert code == ExitCode.OUTPUT and err.startswith("lrpca: path=") and "Traceback" not in err
+    assert code == ExitCode.OUTPUT and err.startswith("lrpca: path='old' cannot be written (") and err.count("\n") == 1
     assert not [name for name in names(folder / "old") if name.startswith(".")]
     assert (folder / "old" / "report.html").read_text() == "old"
 
@@ -378,6 +383,52 @@ def test_interrupted_in_the_middle(folder: Path, number: signal.Signals, code: E
         assert len(decoded(folder / "out" / name)) - result["frames"] in (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted, "),
+        (SystemExit(ExitCode.TERMINATED), ExitCode.TERMINATED, "terminated, "),
+        (ValueError("clip=0 is odd; use another"), ExitCode.INPUT, "clip=0 is odd; use another; "),
+    ],
+)
+def test_an_interrupted_run_leaves_the_complete_result(
+    folder: Path,
+    error: BaseException,
+    code: ExitCode,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
+    before = {name: (folder / "out" / name).read_bytes() for name in EVERYTHING}
+    add = Preview.add
+
+    def interrupted(self: Preview, index: int, *arguments: Any) -> None:
+        if index == 40:
+            raise error
+        add(self, index, *arguments)
+
+    monkeypatch.setattr(Preview, "add", interrupted)
+    assert main(["video", "clip.mp4", "-o", "out", "-q", "--force"]) == code
+    assert {name: (folder / "out" / name).read_bytes() for name in EVERYTHING} == before
+    left = "the first 40 frames are finished, in 'out/partial'; what was in 'out' stays"
+    assert capsys.readouterr().err == f"lrpca: {said}{left}\n"
+    assert names(folder / "out") == sorted([*EVERYTHING, "partial"]) and names(folder / "out" / "partial") == EVERYTHING
+    assert figures(folder / "out" / "partial")["frames"] == 40
+
+
+def test_a_truncated_clip_does_not_replace_a_complete_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
+    write_clip("cut.mp4", 300)
+    whole = (folder / "cut.mp4").read_bytes()
+    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
+    assert main(["video", "cut.mp4", "-o", "out", "--force"]) == ExitCode.NOT_CONVERGED
+    out, err = capsys.readouterr()
+    assert "separated and written, to 'out/partial': the complete result stays" in err
+    assert "out/partial/mask.mp4" in out and "out/mask.mp4" not in out
+    assert figures(folder / "out")["complete"] is True and figures(folder / "out" / "partial")["clip"] == "cut.mp4"
+
+
 def test_interrupted_before_the_first_frame(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -386,5 +437,5 @@ def test_interrupted_before_the_first_frame(
 
     monkeypatch.setattr(SceneLearner, "take_window", interrupt)
     assert main(["video", "clip.mp4", "-o", "out"]) == ExitCode.INTERRUPTED
-    assert "no frame was finished, and nothing is written" in capsys.readouterr().err
+    assert "interrupted, nothing half-written is left" in capsys.readouterr().err
     assert names(folder / "out") == []

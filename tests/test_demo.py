@@ -104,7 +104,7 @@ def test_bad_arguments_are_refused_before_any_work(tmp_path):
         demo.run(tmp_path / "out", n_frames=5)
     taken = tmp_path / "taken"
     taken.write_text("a file")
-    with pytest.raises(FileExistsError, match="not a folder"):
+    with pytest.raises(NotADirectoryError, match="to be a folder; choose another"):
         demo.run(taken)
     with pytest.raises(OSError, match="taken"):
         demo.run(taken / "below")

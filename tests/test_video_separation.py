@@ -1,6 +1,7 @@
 """`lrpca.video.separate`: what is marked and what is not, windows, memory, files, bad input."""
 
 import json
+import os
 import tracemalloc
 import weakref
 from dataclasses import replace
@@ -379,7 +380,7 @@ def test_the_files_of_a_run(window, tmp_path, coloured):
 def test_masks_as_pictures_and_another_run_into_the_same_folder(tmp_path, coloured, walk):
     (tmp_path / "mine.txt").write_text("stays")
     separate(walk.frames, tmp_path)
-    result = separate(coloured.frames, tmp_path, masks="pictures")
+    result = separate(coloured.frames, tmp_path, masks="pictures", overwrite=True)
     pictures = sorted((tmp_path / "mask").iterdir())
     assert [file.name for file in pictures] == [f"{k:06d}.png" for k in range(1, 71)]
     with open_frames(tmp_path / "mask", grey=True) as clip:
@@ -390,10 +391,89 @@ def test_masks_as_pictures_and_another_run_into_the_same_folder(tmp_path, colour
     assert "mask" in result.files and "mask.mp4" not in result.files
     left = {file.name for file in tmp_path.iterdir()}
     assert left == {*result.files, "mine.txt"}  # no mask.mp4 of another clip
+    result = separate(coloured.frames[:60], tmp_path, overwrite=True)
+    assert {file.name for file in tmp_path.iterdir()} == {*result.files, "mine.txt"}  # nor a folder of masks
 
 
 class BrokenCameraError(Exception):
     pass
+
+
+def contents(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_an_earlier_result_is_not_replaced_without_being_told(tmp_path, coloured):
+    separate(coloured.frames[:20], tmp_path, masks="pictures")
+    for name in ("report.html", "result.json", *VIDEOS[:2], "overlay.mp4"):
+        before = contents(tmp_path)
+        with pytest.raises(FileExistsError, match=r"exists; choose another folder or .* \(overwrite=True, --force\)"):
+            separate(coloured.frames[:20], tmp_path, masks="pictures")
+        assert contents(tmp_path) == before
+        (tmp_path / name).unlink()
+    with pytest.raises(FileExistsError, match=r"mask/0000\d\d.png' exists"):
+        separate(coloured.frames[:20], tmp_path, masks="pictures")
+    separate(coloured.frames[:20], tmp_path)  # these pictures are not in its way, and not known as ours
+    assert len(list((tmp_path / "mask").iterdir())) == 20
+
+
+@pytest.mark.parametrize("masks", ["video", "pictures"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, BrokenCameraError])
+def test_a_complete_result_outlives_an_interrupted_run(error, masks, tmp_path, coloured, monkeypatch):
+    def camera(n_frames):
+        yield from coloured.frames[:n_frames]
+        raise error
+
+    separate(coloured.frames, tmp_path, masks=masks)
+    before = contents(tmp_path)
+    for n_frames, place in ((20, "partial"), (33, "partial-2")):
+        with pytest.raises(error) as caught:
+            separate(camera(n_frames), tmp_path, masks=masks, window=16, overwrite=True)
+        after = contents(tmp_path)
+        assert {name: content for name, content in after.items() if not name.startswith("partial")} == before
+        figures = json.loads(after[f"{place}/result.json"])
+        assert figures["complete"] is False and 16 <= figures["frames"] <= n_frames
+        assert {file.name for file in (tmp_path / place).iterdir()} == {*figures["files"], "result.json"}
+        left = f"the first {figures['frames']} frames are finished, in {str(tmp_path / place)!r}"
+        assert caught.value.__notes__ == [f"{left}; what was in {str(tmp_path)!r} stays"]
+
+
+def test_what_a_part_may_replace(tmp_path, coloured):
+    def stopped(n_frames):
+        return separate(coloured.frames, tmp_path, window=16, overwrite=True, callback=lambda now: now.done >= n_frames)
+
+    def camera():
+        yield from coloured.frames[:20]
+        raise KeyboardInterrupt
+
+    assert stopped(48).folder == tmp_path  # nothing was there
+    with pytest.raises(KeyboardInterrupt):  # an accident, not to be put in the place of more
+        separate(camera(), tmp_path, window=16, overwrite=True)
+    assert json.loads((tmp_path / "result.json").read_text())["frames"] == 48
+    result = stopped(32)  # a part that was wanted, in the place of a part
+    assert result.folder == tmp_path and json.loads((tmp_path / "result.json").read_text())["frames"] == 32
+    separate(coloured.frames, tmp_path, overwrite=True)
+    result = stopped(32)
+    assert result.folder == tmp_path / "partial-2" and not result.complete
+    assert json.loads((tmp_path / "result.json").read_text())["frames"] == 70
+    assert json.loads((result.folder / "result.json").read_text())["frames"] == 32
+
+
+def test_files_that_cannot_all_be_put_in_place_leave_the_earlier_ones(tmp_path, coloured, monkeypatch):
+    separate(coloured.frames, tmp_path, masks="pictures")
+    before = contents(tmp_path)
+    usual = os.replace
+
+    def failing(source, destination):
+        if destination == tmp_path / "report.html":
+            monkeypatch.undo()
+            raise OSError(28, "No space left on device")
+        usual(source, destination)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match=f"path={str(tmp_path)!r} cannot be written .No space left on device.; choose"):
+        separate(coloured.frames[:50], tmp_path, overwrite=True)
+    assert contents(tmp_path) == before and not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
 @pytest.mark.parametrize(("error", "n_frames"), [(BrokenCameraError, 40), (KeyboardInterrupt, 32)])

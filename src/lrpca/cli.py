@@ -124,13 +124,14 @@ def _add_demo(app: "typer.Typer") -> None:
             Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the pictures and the page.")
         ] = Path("lrpca-demo"),
         frames: Annotated[int, typer.Option(min=20, metavar="N", help="Frames to render.")] = 300,
+        force: Annotated[bool, typer.Option("--force", "-f", help="Replace a page that exists.")] = False,
     ) -> None:
         """Separate a rendered street scene into background and what moves, and measure how well."""
         with short_messages(), exit_with(ExitCode.OUTPUT, OSError):
             from lrpca.demo import run
 
             with stages() as say:
-                result = run(output, n_frames=frames, progress=say)
+                result = run(output, n_frames=frames, overwrite=force, progress=say)
             print_pairs(
                 {
                     "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",

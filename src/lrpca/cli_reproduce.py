@@ -1,7 +1,7 @@
 """The command ``lrpca reproduce``: the paper's comparisons, measured again."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lrpca.console import ExitCode, exit_codes, exit_with, grid, print_out, short_messages, stages
 
@@ -31,6 +31,7 @@ def add_reproduce(app: "typer.Typer") -> None:
         repeat: Annotated[int | None, option(min=1, metavar="K", help="Problems for each setting.")] = None,
         seed: Annotated[int, option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
         video: Annotated[list[str] | None, option(metavar="FILE", help=_VIDEO)] = None,
+        force: Annotated[bool, option("--force", "-f", help="Replace numbers and a page that exist.")] = False,
     ) -> None:
         """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
         from lrpca.experiments.reproduce import EXPERIMENTS, find_experiment
@@ -47,14 +48,15 @@ def add_reproduce(app: "typer.Typer") -> None:
                 find_experiment(name)
                 if video and name != "video":
                     raise ValueError(f"--video={video[0]} is not used by {name!r}; leave it out, or use 'video'")
-            _show(_run(name, output, quick, repeat, seed, video or []))
+            settings = {"quick": quick, "repeat": repeat, "random_state": seed, "videos": video or []}
+            _show(_run(name, output, settings | {"overwrite": force}))
 
 
-def _run(name: str, output: Path, quick: bool, repeat: int | None, seed: int, videos: list[str]) -> "Reproduction":
+def _run(name: str, output: Path, settings: dict[str, Any]) -> "Reproduction":
     from lrpca.experiments.reproduce import reproduce
 
     with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), stages() as say:
-        return reproduce(name, output, quick=quick, repeat=repeat, random_state=seed, videos=videos, progress=say)
+        return reproduce(name, output, **settings, progress=say)
 
 
 def _show(result: "Reproduction") -> None:

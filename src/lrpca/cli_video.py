@@ -1,6 +1,5 @@
 """The command ``lrpca video``: a clip in, videos of its background and of what moves, and a page out."""
 
-import json
 import re
 import sys
 import time
@@ -27,6 +26,7 @@ _IGNORE = "Do not look for objects here: a box or a picture, as above."
 _SENSITIVITY = "The one knob, 0.1 to 10: above 1 fainter things are marked, below 1 only clearer ones."
 _NO_CLEAN = "Leave masks as they are decided: no vote of neighbours, with specks and holes."
 _WINDOW = "Frames in memory at a time; unless given, what half a gigabyte holds at most."
+_FORCE = "Replace a result that exists, if this run comes to its end."
 _MASKS = "video: mask.mp4; pictures: PNGs in the folder mask."
 _ADVICE = "of the background moves by itself (noise, or a camera that is not fixed); check the masks before using them"
 _LEARNING = "learning the background (compiles at first use)"
@@ -56,23 +56,26 @@ def add_video(app: "typer.Typer") -> None:
         rank: Annotated[int, option("--rank", "-r", metavar="N", help=_RANK)] = 2,
         no_clean: Annotated[bool, option("--no-clean", help=_NO_CLEAN)] = False,
         window: Annotated[int | None, option(metavar="N", help=_WINDOW)] = None,
+        force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:
         """Split a clip into its background and what moves in front of it: videos, masks and a page."""
         folder = _default_output(file) if output is None else output
         with short_messages():
             settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
-            settings |= {"window": window, "masks": masks, "downscale": downscale}
+            settings |= {"window": window, "masks": masks, "downscale": downscale, "overwrite": force}
             with exit_with(ExitCode.USAGE, ValueError):
                 settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
                 _check(settings)
             with exit_with(ExitCode.INPUT):
                 _look(file, settings)
             with exit_with(ExitCode.OUTPUT):
-                _refuse_output(folder, file)
+                _refuse_output(folder, file, masks, force)
             result = _run(file, folder, settings, quiet)
+            stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
             for note in result.notes:
-                typer.echo(f"lrpca: {note}; the {result.n_frames} frames before are separated and written", err=True)
+                before = f"the {result.n_frames} frames before are separated and written"
+                typer.echo(f"lrpca: {note}; {before}{stays}", err=True)
             if (moving := result.scenes[-1][1].dynamic.mean()) > _RESTLESS:
                 typer.echo(f"lrpca: warning: {moving:.0%} {_ADVICE}", err=True)
             if not quiet:
@@ -118,43 +121,17 @@ def _look(file: Path, settings: dict[str, Any]) -> None:
         request.read_regions(settings["roi"], settings["ignore"], reader.height, reader.width)
 
 
-def _refuse_output(folder: Path, file: Path) -> None:
+def _refuse_output(folder: Path, file: Path, masks: str, force: bool) -> None:
     from lrpca.video.outputs import check_output
 
-    check_output(folder, file)
+    check_output(folder, file, masks, overwrite=force)
 
 
 def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Separation":
-    """Separate the clip; however that ends, say what is finished."""
-    import typer
-
     from lrpca.video import separate
 
-    before = _stamp(folder)
-    try:
-        with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), _following(quiet) as follow:
-            return separate(file, folder, callback=follow, **settings)
-    except KeyboardInterrupt:
-        typer.echo(f"lrpca: interrupted; {_left(folder, before)}", err=True)
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except (SystemExit, typer.Exit):
-        if _stamp(folder) != before:
-            typer.echo(f"lrpca: {_left(folder, before)}", err=True)
-        raise
-
-
-def _stamp(folder: Path) -> int:
-    """Return when the last result was written into a folder."""
-    file = folder / "result.json"
-    return file.stat().st_mtime_ns if file.exists() else 0
-
-
-def _left(folder: Path, before: int) -> str:
-    """Tell what a run that did not come to its end has left."""
-    if _stamp(folder) == before:
-        return "no frame was finished, and nothing is written"
-    n_frames = json.loads((folder / "result.json").read_text(encoding="utf-8"))["frames"]
-    return f"the first {n_frames} frames are finished, in {str(folder)!r}"
+    with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), _following(quiet) as follow:
+        return separate(file, folder, callback=follow, **settings)
 
 
 @contextmanager

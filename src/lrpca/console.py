@@ -81,6 +81,7 @@ def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
         message = str(error)
         if isinstance(error, OSError) and error.errno:  # of the system, not in our form
             message = f"path={str(error.filename)!r} failed ({error.strerror}); choose another"
+        message = "; ".join([message, *_left(error)])
     typer.echo(f"lrpca: {message}", err=True)
     raise typer.Exit(code)
 
@@ -109,12 +110,20 @@ def short_messages() -> Iterator[None]:
             warnings.showwarning = show
             yield
     except KeyboardInterrupt as interrupt:
-        # Whoever left something behind on purpose has noted it.
-        left = "; ".join(getattr(interrupt, "__notes__", [])) or "nothing half-written is left"
+        left = "; ".join(_left(interrupt)) or "nothing half-written is left"
         typer.echo(f"lrpca: interrupted, {left}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except SystemExit as end:
+        if _left(end):
+            typer.echo(f"lrpca: terminated, {'; '.join(_left(end))}", err=True)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _left(error: BaseException) -> list[str]:
+    """Return what is left behind: whoever left it on purpose has noted it."""
+    return getattr(error, "__notes__", [])
 
 
 @contextmanager

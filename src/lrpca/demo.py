@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import lrpca
 from lrpca import metrics, plot
+from lrpca.atomic import check_folder
 from lrpca.datasets import street_scene
 
 __all__ = ["DemoResult", "majority_vote", "run"]
@@ -90,6 +91,7 @@ def run(
     *,
     n_frames: int = 300,
     random_state: int = 0,
+    overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> DemoResult:
     """Render a street scene, separate it, compare it with the truth, and write pictures and a page.
@@ -98,11 +100,13 @@ def run(
     ----------
     output_directory : str or path-like
         Where to write ``index.html``, ``frame.png``, ``background.png``, ``foreground.png``, ``mask.png``,
-        ``convergence.png`` and ``result.json``. It is made if need be; files of these names are replaced.
+        ``convergence.png`` and ``result.json``; made if need be.
     n_frames : int
         Number of frames to render, at least 20.
     random_state : int
         Seed of the scene and of the solver.
+    overwrite : bool
+        Whether files of these names may be replaced.
     progress : callable, optional
         Called with a short line before each stage.
 
@@ -116,7 +120,8 @@ def run(
     if n_frames < 20:
         raise ValueError(f"n_frames={n_frames} is too short to tell what moves; use 20 or more")
     say = progress or _silence
-    folder = _folder(output_directory)
+    folder = Path(output_directory)
+    check_folder(folder, demo_page.FILES, overwrite=overwrite)
     plot.require_matplotlib()
     say("rendering the scene")
     scene = street_scene(n_frames=n_frames, random_state=random_state)
@@ -193,15 +198,6 @@ def majority_vote(mask: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
 
 def _silence(message: str) -> None:
     """Ignore a message."""
-
-
-def _folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder as a path, made if need be."""
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"output_directory={str(folder)!r} is not a folder; choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _warm_up(Y: NDArray[np.uint8], random_state: int) -> float:

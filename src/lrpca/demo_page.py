@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import lrpca
 from lrpca import metrics, plot, report
-from lrpca.atomic import replacing
+from lrpca.atomic import replacing_files
 from lrpca.datasets import NOISE_LEVEL, StreetScene
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from lrpca.decomposition import Decomposition
     from lrpca.demo import DemoResult
 
+PICTURES = ("frame.png", "background.png", "foreground.png", "mask.png", "convergence.png")
+FILES = (*PICTURES, "result.json", "index.html")
 MOMENTS = 4
 PLAIN = 122  # grey level behind what is cut out
 HISTORY = ("iteration", "threshold", "step", "residual", "change", "kept", "seconds")
@@ -40,7 +42,7 @@ outliers = d.outliers.reshape(scene.frames.shape)
 
 
 def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArray[np.bool_]) -> None:
-    """Write all files; the page last, so that where there is a page there is everything.
+    """Write all files or none; the page last, so that where there is a page there is everything.
 
     Parameters
     ----------
@@ -63,9 +65,6 @@ def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArra
         "mask": report.image_png(mask[first]),
         "convergence": _drawn(partial(_draw_histories, d), (11.0, 3.2), dark=False),
     }
-    for name, png in pictures.items():
-        _save(result.output_directory / f"{name}.png", png)
-    _save(result.output_directory / "result.json", _json(result, d).encode())
     page = report.Page(
         "A street without its traffic",
         f"{result.shape[0]} frames of a rendered street, each one row of a matrix, were split into a "
@@ -77,7 +76,12 @@ def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArra
     _add_moments(page, scene, background, mask, moments)
     _add_solver(page, scene, d, result)
     _add_method(page, result)
-    page.save(result.page)
+    result.output_directory.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_files(result.output_directory, last=result.page.name) as staging:
+        for name, png in zip(PICTURES, pictures.values(), strict=True):
+            (staging / name).write_bytes(png)
+        (staging / "result.json").write_text(_json(result, d), encoding="utf-8")
+        page.save(staging / result.page.name)
 
 
 def busiest(foreground: NDArray[np.bool_], parts: int = MOMENTS) -> list[int]:
@@ -279,8 +283,3 @@ def _plain(value: Any) -> int | float | None:
     if value is None or not np.isfinite(value):
         return None
     return int(value) if isinstance(value, int | np.integer) else float(value)
-
-
-def _save(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)

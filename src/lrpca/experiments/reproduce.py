@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lrpca import circumstances
-from lrpca.atomic import check_folder, replacing
+from lrpca.atomic import check_folder, replacing_files
 from lrpca.experiments import (
     convergence,
     generalisation,
@@ -82,6 +82,7 @@ def reproduce(
     repeat: int | None = None,
     random_state: int = 0,
     videos: Sequence[str | os.PathLike[str]] = (),
+    overwrite: bool = False,
     progress: Say | None = None,
 ) -> Reproduction:
     """Run one of the paper's comparisons and write ``NAME.json`` and ``NAME.html``.
@@ -91,7 +92,7 @@ def reproduce(
     name : str
         One of `EXPERIMENTS`.
     output_directory : str or path-like
-        Where to write; made if need be, when all is measured. Files of these names are replaced.
+        Where to write; made if need be, when all is measured.
     quick : bool
         The small form: seconds rather than minutes. It is a sketch of the full one, and confirms nothing.
     repeat : int, optional
@@ -100,6 +101,8 @@ def reproduce(
         Seed of the first problem.
     videos : sequence of str or path-like
         Footage for the experiment "video": files or folders of pictures, in turn for its clips.
+    overwrite : bool
+        Whether files of these names may be replaced.
     progress : callable, optional
         Called with a short line before each stage.
 
@@ -116,7 +119,7 @@ def reproduce(
     if random_state < 0:
         raise ValueError(f"random_state={random_state} is negative; use e.g. 0")
     folder = Path(output_directory)
-    check_folder(folder, (f"{name}.json", f"{name}.html"))
+    check_folder(folder, (f"{name}.json", f"{name}.html"), overwrite=overwrite)
     plot.require_matplotlib()
     setup = experiment.quick if quick else experiment.full
     setup = replace(setup, seed=random_state, repeat=repeat or setup.repeat)
@@ -143,10 +146,10 @@ def reproduce(
     record["notes"] = [*measurement.notes, f"{note} The whole run took {elapsed:.0f} s."]
     page, numbers = compose(experiment, record), to_json(record)
     # All is computed: from here on only whole files are put in their places.
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / f"{name}.json") as temporary:
-        temporary.write_text(numbers, encoding="utf-8")
-    page.save(folder / f"{name}.html")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_files(folder, last=f"{name}.json") as staging:
+        (staging / f"{name}.json").write_text(numbers, encoding="utf-8")
+        page.save(staging / f"{name}.html")
     return Reproduction(
         experiment,
         experiment.tables(measurement),

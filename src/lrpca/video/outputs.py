@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import check_folder, remove, replacing
+from lrpca.atomic import check_folder, exchange, hidden_in, remove
 from lrpca.video.page import Report, render_page
+from lrpca.video.pictures import cannot_write
 from lrpca.video.preview import Preview
 from lrpca.video.reading import FrameReader
 from lrpca.video.windows import Part, Windows
-from lrpca.video.writing import NUMBERED, ClipWriter, PictureFolder, VideoFile
+from lrpca.video.writing import ClipWriter, PictureFolder, VideoFile, numbered_pictures
 
 Bytes = NDArray[np.uint8]
 
@@ -31,21 +35,26 @@ _SHARES = ("moving_background", "mean_foreground")
 NAMES = ("background.mp4", "foreground.mp4", "overlay.mp4", "mask.mp4", "mask", RESULT, PAGE)
 
 
-def check_output(folder: str | os.PathLike[str], source: Any) -> None:
-    """Refuse a folder that takes no files, or in which the clip itself would be replaced."""
-    check_folder(folder, [name for name in NAMES if name != "mask"])
-    if not isinstance(source, str | os.PathLike):
-        return
-    whole = Path(source).resolve()
-    if any(whole == (Path(folder) / name).resolve() for name in NAMES):
-        raise FileExistsError(
-            f"output={os.fspath(folder)!r} is where {os.fspath(source)!r} lies, which would be replaced; "
-            "choose another folder"
-        )
+def check_output(folder: str | os.PathLike[str], source: Any, masks: str, *, overwrite: bool) -> None:
+    """Refuse a folder that takes no files, holds a result already, or in which the clip itself would be replaced."""
+    target = Path(folder)
+    if isinstance(source, str | os.PathLike):
+        whole = Path(source).resolve()
+        if any(whole == (target / name).resolve() for name in NAMES):
+            raise FileExistsError(
+                f"output={os.fspath(folder)!r} is where {os.fspath(source)!r} lies, which would be replaced; "
+                "choose another folder"
+            )
+    check_folder(target, [name for name in NAMES if name != "mask"], overwrite=overwrite)
+    if masks == "pictures":
+        check_folder(target / "mask", numbered_pictures(target / "mask"), overwrite=overwrite)
 
 
 class Outputs:
-    """The folder of a run. Every file appears when it is finished; `close` finishes what was begun.
+    """The files of a run. They are written to a hidden folder, and put in their place together by `close`.
+
+    A result that is in the place already is replaced by a complete one. A part replaces it only if it is a part itself,
+    and the run was not interrupted; else the new part goes to a folder ``partial`` in it.
 
     Parameters
     ----------
@@ -60,6 +69,7 @@ class Outputs:
     def __init__(self, folder: str | os.PathLike[str], reader: FrameReader, masks: str, began: float) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._staging = hidden_in(self.folder)
         self.files: list[str] = []
         self.n_frames = 0
         self._reader, self._began = reader, began
@@ -67,15 +77,16 @@ class Outputs:
         self._clips: dict[str, ClipWriter] = {}
         self._preview: Preview | None = None
         try:
+            self._staging.mkdir()
             for name in ("background", "foreground", "overlay"):
                 channels = 3 if name == "overlay" else reader.channels
-                self._clips[name] = VideoFile(self.folder / f"{name}.mp4", *size, channels=channels)
+                self._clips[name] = VideoFile(self._staging / f"{name}.mp4", *size, channels=channels)
             if masks == "video":
-                self._clips["mask"] = VideoFile(self.folder / "mask.mp4", *size, channels=1, lossless=True)
+                self._clips["mask"] = VideoFile(self._staging / "mask.mp4", *size, channels=1, lossless=True)
             else:
-                self._clips["mask"] = PictureFolder(self.folder / "mask", *size, channels=1)
+                self._clips["mask"] = PictureFolder(self._staging / "mask", *size, channels=1)
             self._preview = Preview(
-                reader.height, reader.width, reader.channels, reader.rate, reader.n_frames, self.folder
+                reader.height, reader.width, reader.channels, reader.rate, reader.n_frames, self._staging
             )
         except BaseException:
             self._discard()
@@ -88,32 +99,44 @@ class Outputs:
             marked = mask.view(bool)
             background = part.background(i)
             foreground = np.where(marked if frame.ndim == 2 else marked[:, :, None], frame, np.uint8(0))
-            self._clips["background"].write(background)
-            self._clips["foreground"].write(foreground)
-            self._clips["mask"].write(marked)
-            self._clips["overlay"].write(overlay(frame, marked))
-            self._preview.add(self.n_frames, frame, background, foreground, mask, part.area[i])
+            with _naming(self.folder):
+                self._clips["background"].write(background)
+                self._clips["foreground"].write(foreground)
+                self._clips["mask"].write(marked)
+                self._clips["overlay"].write(overlay(frame, marked))
+                self._preview.add(self.n_frames, frame, background, foreground, mask, part.area[i])
             self.n_frames += 1
 
-    def close(self, windows: Windows, notes: list[str], *, complete: bool) -> None:
-        """Finish the files: what was written so far is kept, also of a run that was stopped."""
+    def close(self, windows: Windows, notes: list[str], *, interrupted: bool = False) -> None:
+        """Finish the files: what was written so far is kept, also of a run that was stopped.
+
+        Parameters
+        ----------
+        windows : Windows
+        notes : list of str
+            Why the result is not complete, if it is not.
+        interrupted : bool
+            Whether an exception ended the run.
+        """
         assert self._preview is not None
         if self.n_frames == 0:
             self._discard()
             return
         try:
-            self._finish(windows, notes, complete)
+            with _naming(self.folder):
+                self._finish(windows, notes)
+                self._put_in_place(complete=not notes, interrupted=interrupted)
         except BaseException:
             self._discard()
             raise
 
-    def _finish(self, windows: Windows, notes: list[str], complete: bool) -> None:
+    def _finish(self, windows: Windows, notes: list[str]) -> None:
         assert self._preview is not None
         for clip in self._clips.values():
             clip.close()
-        self.files = [clip.path.name for clip in self._clips.values()]
-        self._remove_other_masks()
-        figures = self._figures(windows, complete)
+        # On a full disk one of them may be lost.
+        self.files = [clip.path.name for clip in self._clips.values() if clip.path.exists()]
+        figures = self._figures(windows, complete=not notes)
         area = np.asarray(windows.area[: self.n_frames], np.float64)
         report = Report(
             title=self._reader.name,
@@ -125,33 +148,34 @@ class Outputs:
             preview=self._preview.finish(),
             files=[*self.files, RESULT],
         )
-        with replacing(self.folder / PAGE) as path:
-            path.write_text(render_page(report), encoding="utf-8")
+        (self._staging / PAGE).write_text(render_page(report), encoding="utf-8")
         figures |= {"notes": notes, "files": [*self.files, PAGE], "area": [round(float(a), 6) for a in area]}
-        with replacing(self.folder / RESULT) as path:
-            path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        (self._staging / RESULT).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         self.files += [RESULT, PAGE]
 
-    def _remove_other_masks(self) -> None:
-        """Remove the masks that an earlier run wrote here in the other form, by its own account."""
-        video, pictures = self.folder / "mask.mp4", self.folder / "mask"
-        other = video if self._clips["mask"].path == pictures else pictures
+    def _put_in_place(self, *, complete: bool, interrupted: bool) -> None:
+        """Let the files appear: in the folder, or in one of their own where a part would replace what it may not."""
         try:
-            earlier = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))["files"]
-        except (OSError, ValueError, KeyError, TypeError):
+            earlier = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+            written, partial = earlier["files"], earlier["complete"] is False
+        except (OSError, ValueError, KeyError, TypeError):  # no result of a video
+            written, partial = [], False
+        # Masks in the other form go only if an earlier run wrote them, by its own account.
+        masks = ["mask.mp4"] if "mask.mp4" in written else []
+        if "mask" in (*written, *self.files):
+            masks += [f"mask/{name}" for name in numbered_pictures(self.folder / "mask")]
+        taken = any(os.path.lexists(self.folder / name) for name in (*self.files, *masks))
+        if taken and not complete and (interrupted or not partial):
+            names = (f"partial-{number}" if number > 1 else "partial" for number in count(1))
+            self.folder = next(path for name in names if not os.path.lexists(path := self.folder / name))
+            os.replace(self._staging, self.folder)
             return
-        if other.name not in earlier:
-            return
-        if other == video:
-            remove(video)
-        elif pictures.is_dir():
-            for picture in pictures.iterdir():
-                if NUMBERED.fullmatch(picture.name):
-                    remove(picture)
-            if not any(pictures.iterdir()):
-                pictures.rmdir()
+        exchange(self._staging, self.folder, masks, last=RESULT)
+        remove(self._staging)
+        if "mask" in written and "mask" not in self.files and not any((self.folder / "mask").glob("*")):
+            remove(self.folder / "mask")
 
-    def _figures(self, windows: Windows, complete: bool) -> dict[str, Any]:
+    def _figures(self, windows: Windows, *, complete: bool) -> dict[str, Any]:
         reader, seconds = self._reader, time.perf_counter() - self._began
         scene = windows.scenes[-1][1]
         return {
@@ -177,6 +201,16 @@ class Outputs:
             clip.discard()
         if self._preview is not None:
             self._preview.discard()
+        remove(self._staging)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Let errors speak of the folder that the user knows, not of the hidden one."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(folder, error.__cause__ or error) from error
 
 
 def overlay(

@@ -117,6 +117,7 @@ def separate(
     clean: bool = True,
     window: int | None = None,
     masks: str = "video",
+    overwrite: bool = False,
     callback: Callable[[Progress], object] | None = None,
 ) -> Separation:
     """Split a clip into background and moving objects.
@@ -131,8 +132,8 @@ def separate(
         A video file, a folder of pictures, an array (n, height, width) or (n, height, width, 3) of bytes, or frames one
         by one.
     output : path, optional
-        Folder for background.mp4, foreground.mp4, mask.mp4, overlay.mp4, result.json and report.html. Without it the
-        masks are kept in memory.
+        Folder for background.mp4, foreground.mp4, mask.mp4, overlay.mp4, result.json and report.html, which appear
+        together at the end. Without it the masks are kept in memory.
     rank : int
         Components of the background: 2 covers a scene under changing light.
     grey : bool, optional
@@ -152,12 +153,21 @@ def separate(
         Frames per window; unless given, as many as fit into half a gigabyte.
     masks : {"video", "pictures"}
         Whether the masks are written as lossless mask.mp4 or as PNGs in the folder ``mask``.
+    overwrite : bool
+        Whether the files of an earlier run in the folder may be replaced. A complete result is replaced only by a
+        complete one: if the run is interrupted, or the clip breaks off, the finished frames go to a new folder
+        ``partial`` in it.
     callback : callable, optional
         Called with a `Progress` after every few frames; returning True stops, and what is finished is kept.
 
     Returns
     -------
     Separation
+
+    Raises
+    ------
+    FileExistsError
+        The folder holds files of an earlier run, and `overwrite` is False.
 
     Examples
     --------
@@ -175,7 +185,7 @@ def separate(
     if callback is not None and not callable(callback):
         raise ValueError(f"callback={callback!r} cannot be called; pass a function of one Progress")
     if output is not None:
-        check_output(output, source)
+        check_output(output, source, masks, overwrite=overwrite)
     with open_frames(source, grey=grey) as reader:
         windows = Windows(
             reader,
@@ -234,12 +244,16 @@ def _run(
     except BaseException as error:
         if outputs is not None:
             reason = f"stopped after {outputs.n_frames} frames: {str(error) or type(error).__name__}"
-            outputs.close(windows, [reason], complete=False)
+            asked = outputs.folder
+            outputs.close(windows, [reason], interrupted=True)
+            if outputs.files:
+                stays = "" if outputs.folder == asked else f"; what was in {str(asked)!r} stays"
+                error.add_note(f"the first {outputs.n_frames} frames are finished, in {str(outputs.folder)!r}{stays}")
         raise
     finally:
         windows.close()
     if outputs is not None:
-        outputs.close(windows, notes, complete=not notes)
+        outputs.close(windows, notes)
     return kept, notes
 
 

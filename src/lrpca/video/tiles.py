@@ -200,6 +200,8 @@ class Encoder:
             if self._open:
                 self._open = False
                 self._container.close()
+        except (require_av().error.FFmpegError, OSError):
+            pass  # it is removed anyway
         finally:
             self.path.unlink(missing_ok=True)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lrpca.atomic import check_folder, remove, replacing
+from lrpca.atomic import check_folder, exchange, remove, replacing
 from lrpca.video.codec import BT601, Frame, describe_error, require_av
 from lrpca.video.pictures import cannot_write, check_frame, encode_picture, save_picture, to_frame
 from lrpca.video.sources import FASTEST, SLOWEST
@@ -332,16 +332,23 @@ class PictureFolder(ClipWriter):
         if self._staging.parent != self._target:
             os.replace(self._staging, self._target)
             return
-        for file in self._target.iterdir():
-            if NUMBERED.fullmatch(file.name):
-                file.unlink()
-        for file in sorted(self._staging.iterdir()):
-            os.replace(file, self._target / file.name)
+        exchange(self._staging, self._target, numbered_pictures(self._target))
         self._staging.rmdir()
 
     def _abandon(self) -> None:
         """Remove the pictures written so far."""
         remove(self._staging)
+
+
+def numbered_pictures(folder: Path) -> list[str]:
+    """Return the names of the pictures that a `PictureFolder` there would replace.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        It need not exist.
+    """
+    return [file.name for file in folder.glob("*.png") if NUMBERED.fullmatch(file.name)]
 
 
 def _make_folder(path: Path) -> None:
