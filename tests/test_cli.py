@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.io
 
@@ -100,6 +101,31 @@ def test_other_inputs_give_the_same_factors(folder: Path) -> None:
     for file, more in (("Y.npy", ()), ("Y.csv", ()), ("Y.mat", ("--key", "Y"))):
         assert decompose("-o", f"{file}.npz", *more, file=file) == ExitCode.DONE
         np.testing.assert_allclose(np.load(f"{file}.npz")["L"], np.load("Y.npy.npz")["L"], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("always")
+def test_names_in_a_table_are_told_and_can_be_given(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    n_rows, n_columns = Y.shape
+    table = pd.DataFrame(Y, columns=range(1900, 1900 + n_columns))
+    table.to_csv("years.csv")
+    table.to_csv("bare.csv", index=False)
+    named = "column names in the first line"
+    for file, more, shape, names in (
+        ("years.csv", (), (n_rows, n_columns), f"{named}, row names in the first column"),
+        ("bare.csv", (), (n_rows, n_columns), named),
+        ("bare.csv", ("--header",), (n_rows, n_columns), named),
+        ("bare.csv", ("--no-header",), (n_rows + 1, n_columns), "no names"),
+    ):
+        decompose("-o", "out.npz", "--force", *more, file=file)
+        out, err = capsys.readouterr()
+        assert f"{file} ({shape[0]} x {shape[1]}, float64; {names})" in out
+        assert ("taken as column names; if it is data" in err) == (file == "bare.csv" and not more)
+        decompose("-o", "out.npz", "--force", "--json", "-q", *more, file=file)
+        summary = json.loads(capsys.readouterr().out)
+        assert summary["names"] == names and summary["shape"] == [*shape]
+    for file in (["Y.npy"], ["Y.npy", "Y.npy"]):
+        assert main(["decompose", *file, "-o", "no.npz", "--header"]) == ExitCode.INPUT
+        assert "header=True has no meaning for " in capsys.readouterr().err
 
 
 def test_force_replaces_and_leaves_nothing_of_the_old_result(folder: Path) -> None:

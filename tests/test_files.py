@@ -5,11 +5,14 @@ import os
 import pickle
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -121,10 +124,105 @@ def test_text_of_other_programs(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_matrix(tmp_path / name), Y_MISSING, err_msg=name)
 
 
+TABLES = {"floats": np.linspace(-3, 3, 60).reshape(20, 3) ** 3, "counts": np.arange(60).reshape(20, 3) ** 2 % 97}
+COLUMNS = {
+    **{"years": [2001, 2002, 2003], "count": [0, 1, 2], "wavelengths": [400.5, 401.0, 401.5]},
+    **{"codes": [17, 3, 205], "mixed": ["a", 2002, 2003], "names": ["a", "b", "c"]},
+}
+INDICES: dict[str, Any] = {
+    **{"count": pd.RangeIndex(20), "later": pd.RangeIndex(7, 27), "days": pd.date_range("2020-02-01", periods=20)},
+    **{"filtered": pd.Index([*range(0, 20, 2), *range(21, 51, 3)]), "named": pd.RangeIndex(20, name="station")},
+    "pairs": pd.MultiIndex.from_product([range(4), list("uvwxy")]),
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.filterwarnings("ignore:.*mixes names and numbers in its first line, which is taken as column names")
+def test_tables_of_pandas_with_an_index(tmp_path: Path, kind: str, index: str, columns: str) -> None:
+    table = pd.DataFrame(TABLES[kind], index=INDICES[index], columns=COLUMNS[columns])
+    table.to_csv(tmp_path / "Y.csv")
+    ambiguous = kind == "counts" and {index, columns} <= {"filtered", "wavelengths", "codes"}
+    if ambiguous:  # as far as anyone can tell
+        with pytest.warns(UserWarning, match="taken as data") if columns == "codes" else nullcontext():
+            assert read_matrix(tmp_path / "Y.csv").shape == (21, 4)
+    if index == "named" and columns in ("names", "mixed"):  # a column like any other
+        table = table.reset_index()
+    header = True if ambiguous else None
+    np.testing.assert_array_equal(read_matrix(tmp_path / "Y.csv", header=header), table)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("columns", ["years", "count", "codes", "names"])
+def test_tables_without_an_index(tmp_path: Path, kind: str, columns: str) -> None:
+    names = COLUMNS[columns]
+    found = columns in ("years", "names") or (columns == "count" and kind == "floats")
+    taken = "column names; if it is data, give header=False" if found else "data; if it holds"
+    pd.DataFrame(TABLES[kind], columns=names).to_csv(tmp_path / "pandas.csv", index=False)
+    pl.DataFrame(TABLES[kind], schema=[*map(str, names)]).write_csv(tmp_path / "polars.csv")
+    for name in ("pandas.csv", "polars.csv"):
+        file, expected = tmp_path / name, TABLES[kind] if found else np.vstack([names, TABLES[kind]])
+        with nullcontext() if columns in ("codes", "names") else pytest.warns(UserWarning, match=f"taken as {taken}"):
+            np.testing.assert_array_equal(read_matrix(file), expected)
+        np.testing.assert_array_equal(read_matrix(file, header=True), TABLES[kind])
+        if columns != "names":
+            assert read_matrix(file, header=False).shape == (21, 3)
+
+
+def test_first_lines_of_data_stay_data(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    counted = np.arange(60.0).reshape(20, 3)
+    tables = {
+        **{
+            "normal": random.standard_normal((20, 3)),
+            "counts": random.integers(0, 3000, (20, 3)),
+            "one": counted[:, :1],
+        },
+        **{"ramp": np.outer(np.linspace(1, 2, 11), [1, 2, 3]), "zeros": np.vstack([np.zeros(3), counted + 0.5])},
+        **{"pair": np.vstack([[1.0, 2.0], random.standard_normal((20, 2))]), "spread": counted[1:] ** 2},
+    }
+    for name, table in tables.items():
+        for form in ("%g", "%.17g", "%.3f"):
+            np.savetxt(tmp_path / "Y.csv", table, fmt=form, delimiter=",")
+            expected = np.loadtxt(tmp_path / "Y.csv", delimiter=",", ndmin=2)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".*1.*, which is taken as data")  # 1, 2, 3 of the ramp
+                np.testing.assert_array_equal(read_matrix(tmp_path / "Y.csv"), expected, err_msg=f"{name} {form}")
+    for text in (",5,7\n3,4,1\n8,2,2\n", ",1,2\n3,4,5\n6,7,8\n", ",2\n3,4\n"):
+        (tmp_path / "Y.csv").write_text(text)
+        with pytest.warns(
+            UserWarning, match=r"begins with the line \(empty\), \d.*, which is taken as data; if it holds"
+        ):
+            assert np.isnan(read_matrix(tmp_path / "Y.csv")[0, 0])
+    (tmp_path / "Y.csv").write_text(",0.5,0.25\n0.125,4.5,0.75\n0.25,1.5,2.5\n")
+    assert np.isnan(read_matrix(tmp_path / "Y.csv")[0, 0])
+
+
+def test_a_heading_is_told_and_can_be_given(tmp_path: Path) -> None:
+    told: list[str] = []
+    for text in ("5,1\n6,5\n", "a,,\n0,1,5\n1,2,5\n", ",a\nx,5\n", ",,a\nx,y,5\n"):
+        (tmp_path / "Y.csv").write_text(text)
+        assert read_matrix(tmp_path / "Y.csv", tell=told.append)[0, -1] == (1 if text[0] == "5" else 5)
+    rows = ["", ", row names in the first column", ", row names in the first 2 columns"]
+    assert told == ["no names", *(f"column names in the first line{row}" for row in rows)]
+    np.save(tmp_path / "Y.npy", Y)
+    with pytest.raises(ValueError, match=r"header=True has no meaning for a \.npy file; leave it out"):
+        read_matrix(tmp_path / "Y.npy", header=True)
+    (tmp_path / "Y.csv").write_text("a,b\n1,5\n")
+    with pytest.raises(ValueError, match="holds the text 'a' in line 1"):
+        read_matrix(tmp_path / "Y.csv", header=False)
+
+
 def test_ambiguous_first_lines_are_pointed_out(tmp_path: Path) -> None:
     (tmp_path / "count.csv").write_text("0,1,2\n5,6,7\n")
-    with pytest.warns(UserWarning, match="count.csv' begins with the line 0, 1, 2, ..., which is taken as data"):
+    with pytest.warns(
+        UserWarning, match="count.csv' begins with the line 0, 1, 2, which is taken as data; if it holds"
+    ):
         assert read_matrix(tmp_path / "count.csv").shape == (2, 3)
+    (tmp_path / "years.csv").write_text("2001,2002,2003,2004,2005\n" + "2,2019,5,6,7\n")
+    with pytest.warns(UserWarning, match="begins with the line 2001, 2002, 2003, 2004, ..., which is taken as data"):
+        assert read_matrix(tmp_path / "years.csv").shape == (2, 5)
     (tmp_path / "typo.csv").write_text("0,1x,2\n5,6,7\n")
     with pytest.warns(UserWarning, match="typo.csv' mixes names and numbers in its first line"):
         assert read_matrix(tmp_path / "typo.csv").shape == (1, 3)

@@ -30,6 +30,7 @@ _SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
 _SPARSE = "Write S, the outliers: as a full matrix, in OUT.zarr by coordinates."
 _LAYOUT = "How OUT.zarr holds S: coordinates, or dense: as a full matrix."
 _KEY = "Which array of a file or store that holds several."
+_HEADER = "The first line of a text FILE holds column names, or not; unless given, that is found out."
 _SCHEDULER = "Work on a dask cluster, e.g. tcp://10.0.0.1:8786."
 _CHECKPOINT = "File that keeps the run so far: the same command goes on from it (method lrpca)."
 _NOTHING_READ = Reading(0, 0, 0, 0, 0.0)
@@ -53,6 +54,7 @@ def add_decompose(app: "typer.Typer") -> None:
         low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
         layout: Annotated[str | None, option(metavar="WORD", help=_LAYOUT)] = None,
         key: Annotated[str | None, option(metavar="NAME", help=_KEY)] = None,
+        header: Annotated[bool | None, option("--header/--no-header", help=_HEADER)] = None,
         schedule: Annotated[str | None, option(metavar="NAME", help=_SCHEDULES)] = None,
         tol: Annotated[float | None, option(min=0.0, metavar="X", help=_TOL)] = None,
         max_iter: Annotated[int | None, option(min=1, metavar="N", help="Most iterations.")] = None,
@@ -78,7 +80,7 @@ def add_decompose(app: "typer.Typer") -> None:
             with _connected(scheduler):
                 reads = _Reads()
                 with exit_with(ExitCode.INPUT):
-                    Y = reads.open(file, key, by_blocks=scheduler is not None)
+                    Y = reads.open(file, key, header, by_blocks=scheduler is not None)
                     learned = None if schedule is None else load_schedule(schedule)
                 with exit_with(ExitCode.OUTPUT):
                     files.check_room(output, reads, wanted.full_matrices)
@@ -88,7 +90,10 @@ def add_decompose(app: "typer.Typer") -> None:
                 total = {"total_seconds": time.perf_counter() - began} | reads.summary()
                 written = wanted.write(d, quiet)
             summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
-            summary |= {"shape": reads.shape, "dtype": str(reads.dtype)} | files.summarize(d) | total
+            summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
+            if reads.names is not None:
+                summary["names"] = reads.names
+            summary |= files.summarize(d) | total
             if d.rank_choice is not None:
                 # Infinite where there is no noise at all, not even rounding.
                 summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
@@ -142,26 +147,32 @@ class _Reads:
         self.say: Callable[[str], None] | None = None
         self.shape: tuple[int, ...] = (0, 0)
         self.dtype: Any = None
+        self.names: str | None = None
         self._blocks, self._chunks_per_block = 0, 1.0
         self._passes = 0
         self._before = self._last = _NOTHING_READ
 
-    def open(self, paths: list[Path], key: str | None, *, by_blocks: bool) -> Any:
+    def open(self, paths: list[Path], key: str | None, header: bool | None, *, by_blocks: bool) -> Any:
         """Return an array, or a matrix that is read in blocks."""
         from lrpca import files
         from lrpca.file_formats import READERS, ending
         from lrpca.matrices.large import accept_large
 
         if len(paths) == 1 and not by_blocks and not paths[0].is_dir() and ending(paths[0]) in READERS:
-            array = files.read_matrix(paths[0], key=key)
+            array = files.read_matrix(paths[0], key=key, header=header, tell=self._note_names)
             self.shape, self.dtype = array.shape, array.dtype
             return array
+        if header is not None:
+            raise ValueError(f"header={header} has no meaning for what is read in blocks; leave it out")
         matrix: Any = accept_large(paths if len(paths) > 1 else paths[0], key=key, tell=self)
         self.shape, self.dtype = matrix.shape, matrix.stored
         if hasattr(matrix, "source"):
             self._blocks = len(matrix.source.grid)
             self._chunks_per_block = _chunk_count(matrix.source) / self._blocks
         return matrix
+
+    def _note_names(self, names: str) -> None:
+        self.names = names
 
     def __call__(self, reading: Reading) -> None:
         """Take note of a block that was read."""
@@ -343,8 +354,9 @@ def _rows(summary: dict[str, Any]) -> dict[str, str]:
     threshold, name = summary["outlier_threshold"], summary["input"]
     if isinstance(name, list):
         name = f"{name[0]} and {len(name) - 1} more"
+    names = f"; {summary['names']}" if "names" in summary else ""
     rows = {
-        "input": f"{name} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']})",
+        "input": f"{name} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']}{names})",
         "method": f"{summary['method']}, rank {summary['rank']}{_found(summary.get('rank_gap'))}",
         "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} reads of Y",
         "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",

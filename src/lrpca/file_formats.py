@@ -166,9 +166,12 @@ def _read_parquet(file: Path, key: str | None) -> Array:
     return matrix
 
 
-def _read_text(file: Path, key: str | None) -> Array:
+def read_text(
+    file: Path, key: str | None, header: bool | None = None, tell: Callable[[str], object] | None = None
+) -> Array:
+    """Read a text table; see `lrpca.text_table.read_table`."""
     _refuse_key(file, key)
-    return read_table(file, ending(file))
+    return read_table(file, ending(file), header=header, tell=tell)
 
 
 READERS: dict[str, Reader] = {
@@ -176,5 +179,5 @@ READERS: dict[str, Reader] = {
     ".npz": _read_npz,
     ".mat": _read_mat,
     ".parquet": _read_parquet,
-    **{kind + gz: _read_text for kind in (".csv", ".tsv", ".txt") for gz in ("", ".gz")},
+    **{kind + gz: read_text for kind in (".csv", ".tsv", ".txt") for gz in ("", ".gz")},
 }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.atomic import hidden_in, replacing, replacing_files
-from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending
+from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending, read_text
 from lrpca.matrices.progress import bytes_in_words
 from lrpca.matrices.stored import ZARR_FILES
 from lrpca.text_table import RefusedError
@@ -38,7 +38,13 @@ BLOCK_ENTRIES = 1 << 20
 MAT_LIMIT = 2**31  # bytes of one array in a MATLAB 5 file
 
 
-def read_matrix(path: str | os.PathLike[str], *, key: str | None = None) -> Matrix:
+def read_matrix(
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    header: bool | None = None,
+    tell: Callable[[str], object] | None = None,
+) -> Matrix:
     r"""Read a matrix from a NumPy, text, MATLAB or Parquet file.
 
     Parameters
@@ -51,12 +57,18 @@ def read_matrix(path: str | os.PathLike[str], *, key: str | None = None) -> Matr
         - ``.csv``, ``.tsv``, ``.txt``, also with ``.gz``: one row of the matrix per line, with or without a
           line of column names. Empty cells, ``nan``, ``NA``, ``null`` and ``none`` are missing (NaN), blank
           lines are skipped. Where the first column name is empty, the first column holds row names and is
-          left out, as pandas and R write it;
+          left out, as pandas and R write it. A first line of numbers is data, unless it counts or is years and the
+          other lines hold no such numbers, or the first column counts the rows below an empty cell; a warning says
+          so where it may be wrong;
         - ``.mat``: all versions, 7.3 with h5py; the matrix is as MATLAB shows it. ``key`` as for ``.npz``;
         - ``.parquet``: with pyarrow, one column of the matrix per column of the file, nulls are NaN.
     key : str, optional
         Name of the array in an ``.npz`` or ``.mat`` file. Without it the file must hold exactly one matrix;
         single numbers and vectors beside it do not count.
+    header : bool, optional
+        Whether the first line of a text file holds column names; unless given, that is found out.
+    tell : callable, optional
+        Is called with what was taken as names in a text file, in words.
 
     Returns
     -------
@@ -85,9 +97,11 @@ def read_matrix(path: str | os.PathLike[str], *, key: str | None = None) -> Matr
     """
     file = Path(path)
     reader = _reader_of(file)
+    if header is not None and reader is not read_text:
+        raise ValueError(f"header={header} has no meaning for a {ending(file)} file; leave it out")
     try:
-        matrix = reader(file, key)
-    except (RefusedError, ImportError, MemoryError):
+        matrix = read_text(file, key, header, tell) if reader is read_text else reader(file, key)
+    except (RefusedError, ImportError, MemoryError, Warning):
         raise
     except Exception as error:  # on a damaged file the parsers raise nearly anything: IndexError, struct.error ...
         raise ValueError(
