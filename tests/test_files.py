@@ -20,8 +20,9 @@ import scipy.io
 import scipy.sparse
 
 import lrpca
-from lrpca.atomic import replacing, replacing_files
+from lrpca.atomic import cannot_write, replacing, replacing_files
 from lrpca.files import check_room, check_writable, read_matrix, summarize, write_result
+from tests.full_disk import full_disk
 
 Y = np.random.default_rng(0).standard_normal((7, 4))
 Y_MISSING = np.where(np.arange(28).reshape(7, 4) % 5 == 3, np.nan, Y)
@@ -530,6 +531,40 @@ def test_an_interrupt_between_the_files_of_a_folder_keeps_the_old_result(
     with pytest.raises(KeyboardInterrupt):
         write_result(d, tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_errors_of_the_system_name_the_path(tmp_path: Path) -> None:
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+    for error, kind in ((OSError(28, "No space left on device"), OSError), (OSError(13, "No right"), PermissionError)):
+        message = rf"^path={str(target)!r} cannot be written \({error.strerror}\); choose another place or make room$"
+        with pytest.raises(kind, match=message), replacing(target) as outer, replacing(outer) as temporary:
+            temporary.write_text("half")
+            raise error
+        with pytest.raises(kind, match=message), replacing(target):
+            raise cannot_write(tmp_path / "part", error)
+    # An error that speaks for itself is left as it is.
+    with pytest.raises(OSError, match="^Y could not be read; mend it$"), replacing(target):
+        raise OSError("Y could not be read; mend it")
+    assert target.read_text() == "old" and list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["d.npz", "s.json", "v.npz", "r.html", "old", "plain", "r.npz", "r.mat"])
+def test_a_full_disk_is_told_by_the_path(tmp_path: Path, result: lrpca.Decomposition, name: str) -> None:
+    separator = lrpca.video.Separator()
+    separator.apply(np.zeros((32, 40), np.uint8))
+    (tmp_path / "old").mkdir()
+    writers = {
+        "d.npz": result.save,
+        "s.json": lrpca.Schedule.load("default").save,
+        "v.npz": separator.save,
+        "r.html": lrpca.report.Page("a page").save,
+    }
+    path = tmp_path / name
+    message = rf"^path={str(path)!r} cannot be written \(File too large\); choose another place or make room$"
+    with full_disk(100), pytest.raises(OSError, match=message):
+        writers.get(name, lambda path: write_result(result, path))(path)
+    assert [*tmp_path.iterdir()] == [tmp_path / "old"] and not list((tmp_path / "old").iterdir())
 
 
 def test_replacing_keeps_links_devices_and_permissions(tmp_path: Path) -> None:

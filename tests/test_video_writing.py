@@ -1,4 +1,3 @@
-import contextlib
 import io
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import pytest
 
 from lrpca.video.reading import open_frames
 from lrpca.video.writing import PictureFolder, VideoFile, encode_picture, save_picture
+from tests.full_disk import full_disk
 
 av = pytest.importorskip("av", reason="needs the extra video")
 
@@ -49,18 +49,6 @@ def atoms(path):
         names.append(data[at + 4 : at + 8].decode())
         at += int.from_bytes(data[at : at + 4], "big")
     return names
-
-
-@contextlib.contextmanager
-def full_disk(n_bytes):
-    """Let no file grow beyond a few bytes, which a program sees as it sees a full disk."""
-    resource = pytest.importorskip("resource", reason="limits the size of files, on Unix")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -37,6 +37,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         ``path`` is a device, a pipe or a socket, which a rename would destroy.
     IsADirectoryError
         ``path`` is a folder, and the block wrote a file.
+    OSError
+        The system refused; the error names ``path``.
 
     Examples
     --------
@@ -63,8 +65,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if target.is_dir() and not temporary.is_dir():
             raise IsADirectoryError(f"path={os.fspath(path)!r} is a folder; name a file, e.g. one in it")
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         remove(temporary)
+        if isinstance(error, OSError) and error.strerror:  # of the system, and about the temporary name at best
+            raise cannot_write(path, error) from error
         raise
 
 
@@ -97,6 +101,10 @@ def replacing_files(folder: str | os.PathLike[str], old: Iterable[str] = (), *, 
         staging.mkdir()
         yield staging
         exchange(staging, target, old, last=last)
+    except OSError as error:
+        if not error.strerror:
+            raise
+        raise cannot_write(target, error) from error
     finally:
         remove(staging)
 
@@ -151,6 +159,28 @@ def hidden_in(folder: Path) -> Path:
     return folder / f".{secrets.token_hex(6)}"
 
 
+def cannot_write(path: str | os.PathLike[str], error: OSError) -> OSError:
+    """Return an error of the system in our form and of the same kind.
+
+    Parameters
+    ----------
+    path : str or path-like
+        What the user wanted to write.
+    error : OSError
+        What the system said.
+
+    Returns
+    -------
+    OSError
+        Its ``strerror`` is what the system said.
+    """
+    kind = type(error) if type(error).__module__ == "builtins" else OSError
+    cause = error.strerror or str(error) or type(error).__name__
+    told = kind(f"path={os.fspath(path)!r} cannot be written ({cause}); choose another place or make room")
+    told.strerror = cause
+    return told
+
+
 def remove(path: Path) -> None:
     """Remove the file or the directory at ``path``, if there is one.
 
@@ -199,9 +229,7 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, o
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OSError(
-            f"path={str(target)!r} cannot be written ({error.strerror}); choose another place or make room"
-        ) from error
+        raise cannot_write(target, error) from error
 
 
 def check_file(path: str | os.PathLike[str], ending: str, *, overwrite: bool) -> None:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import hidden_in, replacing, replacing_files
+from lrpca.atomic import cannot_write, hidden_in, replacing, replacing_files
 from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending, read_text
 from lrpca.matrices.progress import bytes_in_words
 from lrpca.matrices.stored import ZARR_FILES
@@ -184,7 +184,7 @@ def check_writable(
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise cannot_write(target, error) from error
 
 
 def _is_store(target: Path) -> bool:
@@ -317,13 +317,10 @@ def write_result(
         chosen = layout if sparse else None
         return write_store(decomposition, target, _facts(decomposition), sparse=chosen, low_rank=low_rank, tell=tell)
     full = [name for name, wanted in (("S", sparse), ("low_rank", low_rank)) if wanted]
-    try:
-        if target.suffix.lower() in SINGLE_FILES:
-            _write_file(decomposition, target, full)
-            return [target]
-        return _write_folder(decomposition, target, full)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
+    if target.suffix.lower() in SINGLE_FILES:
+        _write_file(decomposition, target, full)
+        return [target]
+    return _write_folder(decomposition, target, full)
 
 
 def _facts(decomposition: Decomposition) -> dict[str, Any]:
@@ -332,12 +329,6 @@ def _facts(decomposition: Decomposition) -> dict[str, Any]:
     if isinstance(facts["outlier_threshold"], list):
         facts["outlier_threshold"] = None
     return facts
-
-
-def _cannot_write(target: Path, error: OSError) -> OSError:
-    """Return the error in our words."""
-    cause = error.strerror or str(error)
-    return OSError(f"path={str(target)!r} cannot be written ({cause}); choose another place or make room")
 
 
 def _plain(value: Any) -> Any:
@@ -365,7 +356,7 @@ def _write_file(decomposition: Decomposition, target: Path, full: list[str]) -> 
                         np.lib.format.write_array(stream, values, allow_pickle=False)
                 for name in full:
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                        _write_full(decomposition, name, stream)
+                        _write_npy(decomposition, name, stream)
         else:
             from scipy.io import savemat
 
@@ -384,30 +375,31 @@ def _write_folder(decomposition: Decomposition, target: Path, full: list[str]) -
 
 def _fill(decomposition: Decomposition, folder: Path, full: list[str]) -> list[str]:
     """Write the result's files into a folder, and return their names."""
-    for name in ("L", "R"):
-        np.save(folder / f"{name}.npy", getattr(decomposition, name))
-    for name in full:
+    for name in ("L", "R", *full):
         with open(folder / f"{name}.npy", "xb") as stream:
-            _write_full(decomposition, name, stream)
+            _write_npy(decomposition, name, stream)
     text = json.dumps(summarize(decomposition), indent=1, allow_nan=False)
     (folder / "result.json").write_text(text + "\n", encoding="utf-8")
     return [f"{name}.npy" for name in ("L", "R", *full)] + ["result.json"]
 
 
-def _write_full(decomposition: Decomposition, name: str, stream: IO[bytes]) -> None:
-    """Write a full matrix in the .npy format, by blocks of rows: it need not fit into memory."""
-    dtype = decomposition.L.dtype
-    shape = (len(decomposition.L), len(decomposition.R))
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+def _write_npy(decomposition: Decomposition, name: str, stream: IO[bytes]) -> None:
+    """Write a factor or a full matrix in the .npy format, by blocks of rows: it need not fit into memory."""
+    L, R = decomposition.L, decomposition.R
+    shape = {"L": L.shape, "R": R.shape}.get(name, (len(L), len(R)))
+    header = {"descr": np.lib.format.dtype_to_descr(L.dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
     for block in _blocks(decomposition, name):
-        stream.write(np.ascontiguousarray(block, dtype).data)
+        # Not by NumPy, which does not tell why the system refused.
+        stream.write(np.ascontiguousarray(block, L.dtype).data)
 
 
 def _blocks(decomposition: Decomposition, name: str) -> Iterator[Matrix]:
-    """Yield S or the low-rank matrix by blocks of rows."""
+    """Yield a factor, S or the low-rank matrix by blocks of rows."""
     L, R = decomposition.L, decomposition.R
-    if name == "S":
+    if name in ("L", "R"):
+        yield getattr(decomposition, name)
+    elif name == "S":
         for _, residual, outlying in decomposition.residual_blocks():
             yield np.where(outlying, residual, residual.dtype.type(0))
     else:

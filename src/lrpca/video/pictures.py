@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from lrpca.atomic import replacing
+from lrpca.atomic import cannot_write, replacing
 from lrpca.video.codec import Frame, describe_error, has_colour, require_av, to_array
 
 PictureKind: TypeAlias = Literal["png", "jpeg"]
@@ -195,10 +195,10 @@ def save_picture(path: str | os.PathLike[str], frame: Any, *, quality: int = 85)
     data = encode_picture(frame, SAVED_ENDINGS[target.suffix.lower()], quality=quality)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
-            temporary.write_bytes(data)
     except OSError as error:
         raise cannot_write(target, error) from error
+    with replacing(target) as temporary:
+        temporary.write_bytes(data)
 
 
 def check_frame(frame: Any) -> Frame:
@@ -239,21 +239,3 @@ def to_frame(av: Any, picture: Frame) -> Any:
     av.VideoFrame
     """
     return av.VideoFrame.from_numpy_buffer(picture, format="gray" if picture.ndim == 2 else "rgb24")
-
-
-def cannot_write(path: Path, error: BaseException) -> OSError:
-    """Make the error for a place that takes no file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    error : BaseException
-        What the system said.
-
-    Returns
-    -------
-    OSError
-        Of the same kind, where that is one.
-    """
-    kind = type(error) if type(error).__module__ == "builtins" and isinstance(error, OSError) else OSError
-    return kind(f"path={str(path)!r} cannot be written ({describe_error(error)}); choose another place or make room")

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from lrpca.atomic import check_folder, exchange, remove, replacing
+from lrpca.atomic import cannot_write, check_folder, exchange, remove, replacing
 from lrpca.video.codec import BT601, Frame, describe_error, require_av
-from lrpca.video.pictures import cannot_write, check_frame, encode_picture, save_picture, to_frame
+from lrpca.video.pictures import check_frame, encode_picture, save_picture, to_frame
 from lrpca.video.sources import FASTEST, SLOWEST
 
 __all__ = ["PictureFolder", "VideoFile", "encode_picture", "save_picture"]
