@@ -1,5 +1,6 @@
 """Every format is read back as written; every broken or foreign file is refused by name, with a remedy."""
 
+import io
 import json
 import os
 import pickle
@@ -342,6 +343,69 @@ def test_a_flipped_byte_in_an_archive_is_noticed(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match="not a readable .npz file"):
         read_matrix(file)
+
+
+def odd_files(good: bytes) -> dict[str, bytes]:
+    """Return what may lie where a file was expected."""
+    whole = io.BytesIO()
+    np.savez(whole, facts=np.array([object()], dtype=object), format=np.array([object()], dtype=object))
+    single = io.BytesIO()
+    np.save(single, np.array([object()], dtype=object))
+    return {
+        "empty": b"",
+        "text": b"hello world\n" * 10,
+        "zeros": bytes(3000),
+        "noise": np.random.default_rng(0).bytes(3000),
+        "pickle": pickle.dumps({"a": 1}),
+        "cut": good[: len(good) // 2],
+        "short": good[:-3],
+        "objects": whole.getvalue(),
+        "object": single.getvalue(),
+    }
+
+
+def encrypted(good: bytes) -> bytes:
+    """Return an .npz file whose first member says that it is encrypted."""
+    content = bytearray(good)
+    content[good.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+def test_loaders_refuse_odd_files_by_name_and_never_advise_to_unpickle(tmp_path: Path) -> None:
+    separator = lrpca.video.Separator()
+    separator.apply(np.zeros((32, 40), np.uint8))
+    for save, ending in (
+        (lrpca.decompose(lrpca.testing.planted((60, 40), rank=2).Y, 2).save, "d.npz"),
+        (separator.save, "v.npz"),
+        (lrpca.Schedule([1, 1], [0, 1]).save, "s.json"),
+    ):
+        save(tmp_path / ending)
+    np.savez(tmp_path / "y.npz", Y=Y)
+    loaders: dict[str, Any] = {
+        "d.npz": lrpca.Decomposition.load,
+        "v.npz": lrpca.video.Separator.load,
+        "s.json": lrpca.Schedule.load,
+        "y.npz": read_matrix,
+        "c.npz": lambda path: lrpca.decompose(Y, 1, options={"checkpoint": path}),
+        "m.mat": lambda path: lrpca.Schedule.from_mat(path, shape=(9, 9), rank=1),
+    }
+    for name, load in loaders.items():
+        good = tmp_path / name
+        for kind, content in odd_files(good.read_bytes() if good.exists() else b"PK").items():
+            path = tmp_path / f"{kind}-{name}"
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=rf"^(path|schedule|checkpoint)={str(path)!r} [^;]*; ") as refused:
+                load(path)
+            assert "pickle" not in str(refused.value).replace(str(path), ""), (name, kind)
+        with pytest.raises((OSError, ValueError), match=rf"={str(tmp_path)!r} .*; "):
+            load(tmp_path)
+    for name in ("d.npz", "v.npz", "y.npz"):
+        path = tmp_path / f"encrypted-{name}"
+        path.write_bytes(encrypted((tmp_path / name).read_bytes()))
+        with pytest.raises(ValueError, match=rf"^path={str(path)!r} [^;]*; "):
+            loaders[name](path)
+    with pytest.raises(ValueError, match=r"key='facts' is not a full matrix of numbers in .*; name one that is"):
+        read_matrix(tmp_path / "objects-y.npz", key="facts")
 
 
 def test_wrong_places(tmp_path: Path) -> None:

@@ -214,8 +214,9 @@ def test_absent_file_lists_the_shipped_models(tmp_path: Path) -> None:
     ],
 )
 def test_broken_and_foreign_files(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Schedule.load(write(tmp_path, content))
+    path = write(tmp_path, content)
+    with pytest.raises(ValueError, match=rf"^schedule={str(path)!r} .*{message}"):
+        Schedule.load(path)
 
 
 def test_binary_file_points_to_from_mat(tmp_path: Path) -> None:
@@ -287,7 +288,9 @@ def test_foreign_mat_says_what_it_holds(tmp_path: Path) -> None:
 
 def test_mat_with_nan(tmp_path: Path) -> None:
     path = save_mat(tmp_path / "bad.mat", {"ths": [[1.0, np.nan]], "step": [[0.0, 1.0]]})
-    with pytest.raises(ValueError, match="thresholds=.*nan"):
+    with pytest.raises(
+        ValueError, match=rf"^path={str(path)!r} holds no schedule: thresholds=.*nan.*; every number must be finite"
+    ):
         Schedule.from_mat(path, shape=(10, 10), rank=1)
 
 

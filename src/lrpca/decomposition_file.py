@@ -11,6 +11,7 @@ import numpy as np
 
 from lrpca.atomic import replacing
 from lrpca.decomposition import REASONS, Decomposition, Diagnosis, Record
+from lrpca.file_formats import read_archive
 from lrpca.rank.choice import load_choice
 
 _FORMAT, _VERSION = "lrpca-decomposition", 1
@@ -61,12 +62,10 @@ def read_decomposition(path: str | Path, kind: type[Decomposition] = Decompositi
     if not Path(path).is_file():
         raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
     try:
-        # Opened here: numpy would leave a damaged file open.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
-            return _assembled(dict(content), kind)
+        return _assembled(read_archive(path), kind)
     except _VersionError as error:
         raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
-    except Exception as error:  # zipfile, json and numpy each fail in their own way on a damaged file
+    except Exception as error:  # what is missing or of another form shows in many ways
         raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
 
 

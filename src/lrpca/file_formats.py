@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,8 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
     if key is not None:
         if key not in arrays:
             raise RefusedError(f"key={key!r} is not in {str(file)!r}; it holds {listing}")
+        if not arrays[key][1]:
+            raise RefusedError(f"key={key!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
         return key
     matrices = [name for name, (shape, numeric) in arrays.items() if numeric and len(shape) == 2]
     # In MATLAB numbers and vectors are 1 x n: beside a matrix they are not what is meant.
@@ -65,6 +68,17 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
             f"path={str(file)!r} holds several matrices ({listing}); choose one with --key, or key= of read_matrix"
         )
     return matrices[0]
+
+
+def read_archive(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays of an .npz file; raise ValueError in a few words where it cannot be read."""
+    try:
+        # Opened here: numpy would leave a damaged file open.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
+            return dict(content)
+    except Exception as error:  # zipfile and numpy each fail in their own way on a damaged file
+        # Not in numpy's words, which advise to load what it takes for a pickle.
+        raise ValueError("it is no .npz file, or a damaged one") from error
 
 
 def _read_npy(file: Path, key: str | None) -> Array:
@@ -119,8 +133,6 @@ def _read_mat_hdf5(file: Path, key: str | None) -> Array:
     with h5py.File(file, "r") as content:
         arrays = {name: _hdf5_header(item) for name, item in content.items() if name != "#refs#"}
         name = choose(file, arrays, key)
-        if not arrays[name][1]:
-            raise RefusedError(f"key={name!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
         values = content[name][()].T
     if values.dtype.names is None:
         return np.asarray(values)

@@ -181,13 +181,11 @@ class Schedule:
         if "ths" not in content or "step" not in content:
             names = ", ".join(key for key in content if not key.startswith("__")) or "nothing"
             raise ValueError(f"path={str(path)!r} holds {names}; a published model holds 'ths' and 'step'")
-        return cls(
-            np.ravel(content["ths"]).tolist(),
-            np.ravel(content["step"]).tolist(),
-            shape=shape,
-            rank=rank,
-            meta={"source": Path(path).name},
-        )
+        thresholds, steps = (np.ravel(content[name]).tolist() for name in ("ths", "step"))
+        try:
+            return cls(thresholds, steps, shape=shape, rank=rank, meta={"source": Path(path).name})
+        except ValueError as error:
+            raise ValueError(f"path={str(path)!r} holds no schedule: {error}") from None
 
 
 def shipped() -> list[str]:
@@ -277,4 +275,7 @@ def _from_json(text: str, name: str) -> Schedule:
     if unknown or not {"thresholds", "steps"} <= set(content):
         wrong = f"unknown fields {unknown}" if unknown else "no 'thresholds' and 'steps'"
         raise ValueError(f"schedule={name!r} has {wrong}; known fields: {', '.join(sorted(known))}")
-    return Schedule(**{key: value for key, value in content.items() if key in known})
+    try:
+        return Schedule(**{key: value for key, value in content.items() if key in known})
+    except ValueError as error:
+        raise ValueError(f"schedule={name!r} holds none: {error}") from None

@@ -18,6 +18,7 @@ import numpy as np
 
 from lrpca.atomic import check_folder, replacing
 from lrpca.decomposition import Record
+from lrpca.file_formats import read_archive
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -116,16 +117,14 @@ class Checkpoint:
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
-            # Opened here: numpy would leave a damaged file open.
-            with open(self._path, "rb") as file, np.load(file, allow_pickle=False) as content:
-                arrays = dict(content)
+            arrays = read_archive(self._path)
             facts = json.loads(str(arrays["facts"]))
             if facts["format"] != _FORMAT:
                 raise ValueError(f"format {facts['format']!r}")
             version = facts["version"]
             if version == _VERSION and not (isinstance(facts["fingerprint"], dict) and "state" in facts):
                 raise ValueError("no state")
-        except Exception:  # zipfile, json and numpy each fail in their own way on a damaged file
+        except Exception:  # what is missing or of another form shows in many ways
             raise self.damaged("it cannot be read") from None
         if version != _VERSION:
             raise ValueError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.atomic import replacing
+from lrpca.file_formats import read_archive
 from lrpca.video import request
 from lrpca.video.bank import WIDEST_SPACING
 from lrpca.video.learning import SceneLearner
@@ -148,10 +148,8 @@ class Separator:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"path={os.fspath(path)!r} is not a file; pass what Separator.save wrote")
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                state = {name: archive[name] for name in archive.files}
-            return cls._from_state(state)
-        except (AttributeError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            return cls._from_state(read_archive(path))
+        except Exception as error:  # what is missing or of another form shows in many ways
             raise ValueError(
                 f"path={os.fspath(path)!r} is no saved Separator; write one with Separator.save"
             ) from error
