@@ -205,12 +205,32 @@ def assert_equal(a: Decomposition, b: Decomposition) -> None:
 def test_save_and_load(tmp_path: Path, problem: Problem, result: Decomposition, name: str) -> None:
     path = tmp_path / name
     result.save(path)
-    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name.removesuffix('.npz')}.npz"]
     loaded = Decomposition.load(path)
     assert_equal(loaded, result)
     np.testing.assert_array_equal(loaded.low_rank, result.low_rank)
     np.testing.assert_allclose(loaded.transform(problem.Y[:5]), result.transform(problem.Y[:5]))
     assert_equal(Decomposition.load(str(path)), result)
+
+
+def test_names_end_as_their_content_says(tmp_path: Path, result: Decomposition) -> None:
+    separator = lrpca.video.Separator()
+    separator.apply(np.zeros((32, 40), np.uint8))
+    for thing, ending in ((result, ".npz"), (lrpca.Schedule.load("default"), ".json"), (separator, ".npz")):
+        for foreign in ("a.csv", "a.npy", "a.json" if ending == ".npz" else "a.npz"):
+            message = rf"^path='.*{foreign}' does not end in {ending}; name it a{ending}$"
+            with pytest.raises(ValueError, match=message):
+                thing.save(tmp_path / foreign)  # type: ignore[attr-defined]
+        assert not list(tmp_path.iterdir())
+        # What was saved last under a name is loaded by it, whatever else is there.
+        (tmp_path / "plain").write_text("mine")
+        thing.save(str(tmp_path / "plain"))  # type: ignore[attr-defined]
+        type(thing).load(tmp_path / "plain")  # type: ignore[attr-defined]
+        assert (tmp_path / "plain").read_text() == "mine"
+        thing.save(tmp_path / f"A{ending.upper()}")  # type: ignore[attr-defined]
+        assert {file.name for file in tmp_path.iterdir()} == {"plain", f"plain{ending}", f"A{ending.upper()}"}
+        for file in tmp_path.iterdir():
+            file.unlink()
 
 
 def test_folders_are_no_files_to_save_to(tmp_path: Path, result: Decomposition) -> None:

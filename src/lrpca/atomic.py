@@ -251,11 +251,55 @@ def check_file(path: str | os.PathLike[str], ending: str, *, overwrite: bool) ->
         The file exists, something else is in the way, or the folder cannot be made or takes no new file.
     """
     target = Path(path)
-    if target.suffix.lower() != ending:
-        raise ValueError(f"path={str(target)!r} does not end in {ending}; name it {target.stem or 'file'}{ending}")
+    _refuse_ending(target, ending)
     real = Path(os.path.realpath(target))
     if real.exists() and not real.is_file():
         raise FileExistsError(f"path={str(target)!r} is in the way of the file; choose another name")
     if os.path.lexists(target) and not overwrite:
         raise FileExistsError(f"path={str(target)!r} exists; choose another name or overwrite it (--force)")
     check_folder(real.parent if target.is_symlink() else target.parent)
+
+
+def with_ending(path: str | os.PathLike[str], ending: str) -> Path:
+    """Return the path of a file that is to be saved: with its ending, which is added where there is none.
+
+    Parameters
+    ----------
+    path : str or path-like
+    ending : str
+        How the name has to end, with its dot.
+
+    Returns
+    -------
+    pathlib.Path
+        What exists without an ending and is no file is returned as it is, for `replacing` to refuse.
+
+    Raises
+    ------
+    ValueError
+        The name ends otherwise.
+
+    Examples
+    --------
+    >>> from lrpca.atomic import with_ending
+    >>> with_ending("result", ".npz").name, with_ending("result.NPZ", ".npz").name
+    ('result.npz', 'result.NPZ')
+    """
+    target = Path(path)
+    if target.suffix:
+        _refuse_ending(target, ending)
+    elif target.is_file() or not target.exists():
+        target = target.with_name(target.name + ending)
+    return target
+
+
+def found_with(path: str | os.PathLike[str], ending: str) -> Path:
+    """Return where `with_ending` had a file saved under this name; the path itself where there is none."""
+    target = Path(path)
+    named = target if target.suffix else with_ending(target, ending)
+    return named if named.exists() else target
+
+
+def _refuse_ending(target: Path, ending: str) -> None:
+    if target.suffix.lower() != ending:
+        raise ValueError(f"path={str(target)!r} does not end in {ending}; name it {target.stem or 'file'}{ending}")

@@ -284,7 +284,13 @@ class Decomposition:
         write_sparse(self, path, layout=layout, overwrite=overwrite, tell=tell)
 
     def save(self, path: str | Path) -> None:
-        """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""
+        """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle).
+
+        Parameters
+        ----------
+        path : str or Path
+            Ends in ``.npz``, which is added where there is no ending.
+        """
         from lrpca.decomposition_file import write_decomposition
 
         write_decomposition(self, path)

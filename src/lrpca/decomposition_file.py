@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.atomic import replacing
+from lrpca.atomic import found_with, replacing, with_ending
 from lrpca.decomposition import REASONS, Decomposition, Diagnosis, Record
 from lrpca.file_formats import read_archive
 from lrpca.rank.choice import load_choice
@@ -28,8 +28,8 @@ class _VersionError(Exception):
 
 
 def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
-    """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle)."""
-    d = decomposition
+    """Write everything but Y to an .npz file."""
+    d, path = decomposition, with_ending(path, ".npz")
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -59,7 +59,8 @@ def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
 
 def read_decomposition(path: str | Path, kind: type[Decomposition] = Decomposition) -> Decomposition:
     """Return a saved decomposition, without Y; raise ValueError for a file that holds none."""
-    if not Path(path).is_file():
+    path = found_with(path, ".npz")
+    if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
     try:
         return _assembled(read_archive(path), kind)

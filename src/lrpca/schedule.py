@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.atomic import replacing
+from lrpca.atomic import found_with, replacing, with_ending
 from lrpca.influence import KINDS
 
 # The models published with the paper were trained at this size: their files say neither shape nor rank.
@@ -127,9 +127,15 @@ class Schedule:
         return replace(self, thresholds=thresholds, shape=shape, rank=rank)
 
     def save(self, path: str | Path) -> None:
-        """Write the schedule as JSON (to a temporary name, then renamed)."""
+        """Write the schedule as JSON (to a temporary name, then renamed).
+
+        Parameters
+        ----------
+        path : str or Path
+            Ends in ``.json``, which is added where there is no ending.
+        """
         content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
-        with replacing(path) as temporary:
+        with replacing(with_ending(path, ".json")) as temporary:
             Path(temporary).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -144,7 +150,7 @@ class Schedule:
         if isinstance(name, str) and name in shipped():
             text = resources.files("lrpca.models").joinpath(f"{name}.json").read_text(encoding="utf-8")
             return _from_json(text, name)
-        path = Path(name)
+        path = found_with(name, ".json")
         if not path.is_file():
             known = ", ".join(shipped())
             raise FileNotFoundError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import replacing
+from lrpca.atomic import found_with, replacing, with_ending
 from lrpca.file_formats import read_archive
 from lrpca.video import request
 from lrpca.video.bank import WIDEST_SPACING
@@ -123,7 +123,13 @@ class Separator:
         return np.asarray(enlarge(picture, self._factor, *self._shape[:2]), np.uint8)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that was learnt to an .npz file."""
+        """Write all that was learnt to an .npz file.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Ends in ``.npz``, which is added where there is no ending.
+        """
         if self._learner is None:
             raise ValueError("no frame was seen yet; call apply(frame) first")
         state: dict[str, Any] = {
@@ -139,20 +145,19 @@ class Separator:
             state["looked_at"] = self._looked_at
         if self._light is not None:
             state["light"] = self._light
-        with replacing(path) as temporary, open(temporary, "wb") as file:
+        with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
             np.savez(file, **state, **{f"learner_{k}": v for k, v in self._learner.state().items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Separator:
         """Read what `save` wrote."""
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"path={os.fspath(path)!r} is not a file; pass what Separator.save wrote")
+        path = found_with(path, ".npz")
+        if not path.is_file():
+            raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Separator.save wrote")
         try:
             return cls._from_state(read_archive(path))
         except Exception as error:  # what is missing or of another form shows in many ways
-            raise ValueError(
-                f"path={os.fspath(path)!r} is no saved Separator; write one with Separator.save"
-            ) from error
+            raise ValueError(f"path={str(path)!r} is no saved Separator; write one with Separator.save") from error
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Separator:
