@@ -69,14 +69,14 @@ def test_zarr_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = dict(group.attrs)
     assert facts["complete"] is True and facts["format"] == "lrpca-result" and facts["rank"] == RANK
     assert facts["n_iter"] == len(facts["history"]) > 0 and facts["outlier_threshold"] == group["outlier_threshold"][()]
-    assert group["low_rank"].chunks == (100, 80) and group["low_rank"].attrs["complete"] is True
+    assert group["low_rank"].chunks == (100, 80)
 
 
 def test_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--layout", "dense", "-q") == ExitCode.DONE
     S = zarr.open_array("out.zarr/sparse", mode="r")
     np.testing.assert_array_equal(S[:] != 0, X != Y)
-    assert S.chunks == (100, 80) and S.attrs["complete"] is True
+    assert S.chunks == (100, 80)
     for wrong in (["--sparse", "--layout", "csr"], ["--layout", "dense"]):
         assert decompose("Y.zarr", "-o", "new.zarr", *wrong) == ExitCode.USAGE
     assert decompose("Y.zarr", "-o", "new.npz", "--sparse", "--layout", "dense") == ExitCode.USAGE
@@ -177,6 +177,10 @@ def test_live_progress_on_a_terminal(folder: Path) -> None:
 # --- what goes wrong -------------------------------------------------------------------------------------------
 
 
+def content(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
 def test_a_disk_that_fills_while_s_is_written(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,17 +196,21 @@ def test_a_disk_that_fills_while_s_is_written(
 
     monkeypatch.setattr(LocalStore, "set", refuse)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "-q") == ExitCode.OUTPUT
-    err = capsys.readouterr().err
-    assert "lrpca: path='out.zarr/sparse' holds 1 of 4 blocks of S (No space left on device); make room" in err
+    message = "lrpca: path='out.zarr' cannot be written (No space left on device); choose another place or make room"
+    assert capsys.readouterr().err == f"{message}; path='out.zarr' holds the result without 'sparse'\n"
+    # The factors took long.
     group: Any = zarr.open_group("out.zarr", mode="r")
     assert group.attrs["complete"] is False and relative_error(group["L"][:] @ group["R"][:].T) < 1e-5
-    with pytest.warns(UserWarning, match="holds 1 of 4 blocks"):
-        S = read_sparse("out.zarr/sparse").toarray()
-    rows = group["sparse"].attrs["rows_written"]
-    assert rows == 100
-    np.testing.assert_array_equal(S[:rows] != 0, (X != Y)[:rows])
+    assert "sparse" not in group and {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
     monkeypatch.setattr(LocalStore, "set", put)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "-q", "--force") == ExitCode.DONE
+    np.testing.assert_array_equal(read_sparse("out.zarr/sparse").toarray() != 0, X != Y)
+    # An old result stays, whole.
+    before = content(folder)
+    monkeypatch.setattr(LocalStore, "set", refuse)
+    assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "-q", "--force") == ExitCode.OUTPUT
+    assert capsys.readouterr().err == f"{message}\n"
+    assert content(folder) == before and {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
 
 
 def test_a_disk_that_is_full_before_the_factors(
@@ -229,9 +237,10 @@ def test_interrupted_while_s_is_written(
 
     monkeypatch.setattr(cli_decompose, "_written", interrupt)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse") == ExitCode.INTERRUPTED
-    assert "lrpca: interrupted, path='out.zarr/sparse' holds 3 of 4 blocks of S\n" in capsys.readouterr().err
-    with pytest.warns(UserWarning, match="all of the first 300 rows"):
-        np.testing.assert_array_equal(read_sparse("out.zarr/sparse").toarray()[:300] != 0, (X != Y)[:300])
+    assert "lrpca: interrupted, path='out.zarr' holds the result without 'sparse'\n" in capsys.readouterr().err
+    group: Any = zarr.open_group("out.zarr", mode="r")
+    assert sorted(group) == ["L", "R", "outlier_threshold", "singular_values"]
+    assert {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
 
 
 def test_interrupted_with_a_checkpoint(
@@ -312,7 +321,7 @@ def test_on_a_cluster(folder: Path, cluster: Any, capsys: pytest.CaptureFixture[
     group: Any = zarr.open_group("out.zarr", mode="r")
     assert relative_error(group["L"][:] @ group["R"][:].T) < 1e-5
     np.testing.assert_array_equal(group["sparse"][:] != 0, X != Y)
-    assert group["sparse"].attrs["complete"] is True and group["sparse"].attrs["blocks"] == 4
+    assert group["sparse"].attrs["entries"] == np.count_nonzero(X != Y)
 
 
 def test_schedulers_that_do_not_answer(

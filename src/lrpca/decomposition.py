@@ -277,7 +277,7 @@ class Decomposition:
 
         See Also
         --------
-        lrpca.zarr_files.write_sparse : What the store holds, and what is left of it where the disk is full.
+        lrpca.zarr_files.write_sparse : What the store holds.
         """
         from lrpca.zarr_files import write_sparse
 

@@ -307,8 +307,8 @@ def write_result(
     Raises
     ------
     OSError
-        The file system refused; nothing half-written is left, but for S and L Rᵀ in a zarr group, which say
-        themselves how far they go.
+        The file system refused; nothing half-written is left, and an older result stays. A new zarr group for whose
+        S or L Rᵀ there was no room holds the others, with ``complete`` false.
     """
     target, decomposition = Path(path), decomposition.to_numpy()
     if _is_store(target):

@@ -1,14 +1,9 @@
-"""S, and the low-rank matrix, written straight to zarr: block by block, in one read of Y, whatever their size.
-
-A store says in its attributes how much of it is there, and says so only after it is: what a full disk or Ctrl-C leaves
-behind can be read as far as it goes.
-"""
+"""S, and the low-rank matrix, written straight to zarr: block by block, in one read of Y, whatever their size."""
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -17,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.atomic import replacing
+from lrpca.atomic import cannot_write
 from lrpca.matrices.grid import Grid, Place, plan_grid
 from lrpca.matrices.progress import Meter, Reading
 from lrpca.matrices.stored import StoredArray
-from lrpca.zarr_stores import Coordinates, Dense, attributes_of, breaking_off, check_zarr, make_way
+from lrpca.zarr_stores import Coordinates, Dense, abandon, attributes_of, check_zarr, replacing_store
 
 if TYPE_CHECKING:
     from lrpca.decomposition import Decomposition
@@ -65,15 +60,14 @@ def write_sparse(
     Raises
     ------
     OSError
-        Something is at `path` already, a block of Y cannot be read, or the disk is full. In the latter two cases what
-        was written stays, with true attributes.
+        Something is at `path` already, a block of Y cannot be read, or the disk is full. Then `path` is as it was.
 
     Notes
     -----
-    Attributes: ``format``, ``version``, ``layout``, ``shape``, ``dtype``, ``outlier_threshold`` (None where it varies),
-    ``complete``, ``blocks`` and ``blocks_written`` (row by row of their grid), ``rows_written`` (rows of Y, from the
-    first, of which S is there in full) and ``entries`` (outliers in the blocks written): of a store by coordinates that
-    is not complete, the first ``entries`` numbers of each array hold.
+    Attributes: ``format``, ``version``, ``layout``, ``shape``, ``dtype``, ``outlier_threshold`` (None where it varies)
+    and ``entries``, the number of outliers.
+
+    S is written beside `path` and appears there when it is whole; one that it replaces goes then, not before.
 
     Examples
     --------
@@ -93,18 +87,23 @@ def write_sparse(
     decomposition = decomposition.to_numpy()
     source = _source(decomposition)
     _refuse_input(path, source)
-    make_way(path, overwrite=overwrite, formats=(SPARSE,))
-    facts = _facts(decomposition, SPARSE, source.grid) | {"layout": layout}
+    with replacing_store(path, overwrite=overwrite, formats=(SPARSE,)) as staging:
+        _fill_sparse(decomposition, source, staging, layout, tell)
+
+
+def _fill_sparse(
+    decomposition: Decomposition, source: LocalBlocks | DaskBlocks, path: Path, layout: str, tell: Tell | None
+) -> None:
+    """Make the store of S at a path where nothing is."""
+    facts, dtype = _facts(decomposition, SPARSE) | {"layout": layout}, decomposition.L.dtype
     threshold = np.asarray(decomposition.outlier_threshold)
     facts["outlier_threshold"] = float(threshold) if threshold.ndim == 0 else None
     store: Coordinates | Dense
-    with breaking_off(path, "S") as watch:
-        if layout == "coordinates":
-            store = Coordinates(path, facts, source.grid, decomposition.L.dtype)
-        else:
-            store = Dense(path, facts, source.grid, decomposition.L.dtype, _chunks_of(source, decomposition.L.dtype))
-        watch.store = store
-        _fill(store, decomposition, source, threshold, tell)
+    if layout == "coordinates":
+        store = Coordinates(path, facts, dtype)
+    else:
+        store = Dense(path, facts, source.grid, dtype, _chunks_of(source, dtype))
+    _fill(store, decomposition, source, threshold, tell)
 
 
 def _fill(
@@ -167,25 +166,27 @@ def write_low_rank(
     Raises
     ------
     OSError
-        Something is at `path` already, or the disk is full; what was written stays, with attributes as `write_sparse`
-        has them.
+        Something is at `path` already, or the disk is full. Then `path` is as it was.
     """
     check_zarr()
-    decomposition = decomposition.to_numpy()
+    with replacing_store(path, overwrite=overwrite, formats=(LOW_RANK,)) as staging:
+        _fill_low_rank(decomposition.to_numpy(), staging, tell)
+
+
+def _fill_low_rank(decomposition: Decomposition, path: Path, tell: Tell | None) -> None:
+    """Make the store of L Rᵀ at a path where nothing is."""
     L, R = decomposition.L, decomposition.R
     shape, dtype = (len(L), len(R)), L.dtype
     matrix = decomposition.data_in_blocks()
     grid = plan_grid(shape, dtype.itemsize, None) if matrix is None else matrix.source.grid
     chunks = _pieces_of(grid, dtype.itemsize) if matrix is None else _chunks_of(matrix.source, dtype)
-    make_way(path, overwrite=overwrite, formats=(LOW_RANK,))
     meter = Meter(tell)
     meter.begin(len(grid))
-    with breaking_off(path, "L Rᵀ") as watch:
-        watch.store = store = Dense(path, _facts(decomposition, LOW_RANK, grid), grid, dtype, chunks)
-        for place in grid:
-            store.take(place, (None, L[place.rows] @ R[place.columns].T))
-            meter.advance(math.prod(place.shape) * dtype.itemsize)
-        store.finish()
+    store = Dense(path, _facts(decomposition, LOW_RANK), grid, dtype, chunks)
+    for place in grid:
+        store.take(place, (None, L[place.rows] @ R[place.columns].T))
+        meter.advance(math.prod(place.shape) * dtype.itemsize)
+    store.finish()
 
 
 def write_store(
@@ -197,7 +198,7 @@ def write_store(
     low_rank: bool = False,
     tell: Callable[[str, Reading], object] | None = None,
 ) -> list[Path]:
-    """Write a decomposition to a zarr group: the factors at once, then S and L Rᵀ if asked for.
+    """Write a decomposition to a zarr group: the factors, then S and L Rᵀ if asked for.
 
     Parameters
     ----------
@@ -221,33 +222,57 @@ def write_store(
     Raises
     ------
     OSError
-        Something else is at `path`, or the disk is full: then there is nothing, or a group with ``complete`` false
-        whose factors are whole and whose S says itself how far it goes.
+        Something else is at `path`, or the disk is full: then a result that was there before stays as it was. Where
+        none was, and there is room for the factors alone, the group holds these, with ``complete`` false; an interrupt
+        leaves the same.
     """
     check_zarr()
     import zarr
 
-    target, written = Path(path), [Path(path)]
+    target = Path(path)
     decomposition = decomposition.to_numpy()
     L, R = decomposition.L, decomposition.R
     norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (L, R)]
     arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]}
     arrays["outlier_threshold"] = np.asarray(decomposition.outlier_threshold, float)
-    with breaking_off(path, "the result"), replacing(target) as staging:
-        attributes = {"format": RESULT, "version": VERSION, "complete": not (sparse or low_rank)} | facts
+    parts: dict[str, Callable[[Path], None]] = {}
+    if sparse:
+        parts["sparse"] = partial(
+            _fill_sparse, decomposition, _source(decomposition), layout=sparse, tell=tell and partial(tell, "S")
+        )
+    if low_rank:
+        parts["low_rank"] = partial(_fill_low_rank, decomposition, tell=tell and partial(tell, "L Rᵀ"))
+    failed: tuple[str, BaseException] | None = None
+    with replacing_store(path, overwrite=True, formats=(RESULT,)) as staging:
+        attributes = {"format": RESULT, "version": VERSION, "complete": False} | facts
         group: Any = zarr.create_group(os.fspath(staging), attributes=attributes)
         for name, values in arrays.items():
             group.create_array(name, data=np.ascontiguousarray(values))
-        make_way(target, overwrite=True, formats=(RESULT,))
-    if sparse:
-        written.append(target / "sparse")
-        write_sparse(decomposition, written[-1], layout=sparse, tell=tell and partial(tell, "S"))
-    if low_rank:
-        written.append(target / "low_rank")
-        write_low_rank(decomposition, written[-1], tell=tell and partial(tell, "L Rᵀ"))
-    with breaking_off(path, "the result"):
-        zarr.open_group(os.fspath(target), mode="r+").attrs["complete"] = True
-    return written
+        for name, fill in parts.items():
+            try:
+                fill(staging / name)
+            except BaseException as error:
+                if os.path.lexists(path):
+                    raise
+                # What was found took long: it does not go with the part for which there is no room.
+                abandon(staging / name)
+                failed = name, error
+                break
+        else:
+            group.attrs["complete"] = True
+    if failed is not None:
+        _tell_failure(path, *failed)
+    return [target, *(target / name for name in parts)]
+
+
+def _tell_failure(path: str | os.PathLike[str], part: str, error: BaseException) -> None:
+    """Raise the error that came of writing a part, and say that the others are there."""
+    left = f"path={os.fspath(path)!r} holds the result without {part!r}"
+    if not isinstance(error, OSError):
+        error.add_note(left)
+        raise error
+    told = cannot_write(path, error) if error.strerror else error
+    raise OSError(f"{told}; {left}") from error
 
 
 def read_sparse(path: str | os.PathLike[str]) -> Any:
@@ -260,7 +285,6 @@ def read_sparse(path: str | os.PathLike[str]) -> Any:
     Returns
     -------
     scipy.sparse.coo_array (n1, n2)
-        Of a store that is not complete what is there, with a warning.
     """
     import scipy.sparse
 
@@ -276,32 +300,17 @@ def read_sparse(path: str | os.PathLike[str]) -> Any:
         )
     if facts["layout"] != "coordinates":
         raise ValueError(f"path={os.fspath(path)!r} holds S as a full array; open it with zarr.open_array")
-    if not facts["complete"]:
-        warnings.warn(
-            f"path={os.fspath(path)!r} is not complete: it holds {facts['blocks_written']} of {facts['blocks']} blocks "
-            f"of S, all of the first {facts['rows_written']} rows; write it again for the rest",
-            stacklevel=2,
-        )
     import zarr
 
     group: Any = zarr.open_group(os.fspath(path), mode="r")
-    row, column, value = (group[name][: facts["entries"]] for name in ("row", "column", "value"))
+    row, column, value = (group[name][:] for name in ("row", "column", "value"))
     return scipy.sparse.coo_array((value, (row, column)), shape=tuple(facts["shape"]))
 
 
-def _facts(decomposition: Decomposition, kind: str, grid: Grid) -> dict[str, Any]:
-    """Return the attributes of a store of which nothing is written yet."""
-    dtype = decomposition.L.dtype
-    return {
-        "format": kind,
-        "version": VERSION,
-        "shape": [len(decomposition.L), len(decomposition.R)],
-        "dtype": str(dtype),
-        "complete": False,
-        "blocks": len(grid),
-        "blocks_written": 0,
-        "rows_written": 0,
-    } | ({"entries": 0} if kind == SPARSE else {})
+def _facts(decomposition: Decomposition, kind: str) -> dict[str, Any]:
+    """Return the attributes of a store."""
+    shape = [len(decomposition.L), len(decomposition.R)]
+    return {"format": kind, "version": VERSION, "shape": shape, "dtype": str(decomposition.L.dtype)}
 
 
 def _source(decomposition: Decomposition) -> LocalBlocks | DaskBlocks:
