@@ -67,7 +67,7 @@ def relative_error(found: np.ndarray) -> float:
 def test_a_folder_of_npy_files(folder: Path) -> None:
     assert decompose("-o", "out", "--sparse", "--low-rank") == ExitCode.DONE
     names = sorted(file.name for file in (folder / "out").iterdir())
-    assert names == ["L.npy", "R.npy", "S.npy", "low_rank.npy", "result.json"]
+    assert names == ["L.npy", "R.npy", "S.npy", "diagnosis.npz", "low_rank.npy", "result.json"]
     L, R, S, low_rank = (np.load(folder / "out" / f"{name}.npy") for name in ("L", "R", "S", "low_rank"))
     assert relative_error(L @ R.T) < 1e-5 and relative_error(low_rank) < 1e-5
     np.testing.assert_array_equal(S != 0, X != Y)
@@ -135,7 +135,7 @@ def test_force_replaces_and_leaves_nothing_of_the_old_result(folder: Path) -> No
     assert decompose("-o", "out") == ExitCode.OUTPUT
     assert decompose("-o", "out", "--force") == ExitCode.DONE
     names = sorted(file.name for file in (folder / "out").iterdir())
-    assert names == ["L.npy", "R.npy", "notes.txt", "result.json"]
+    assert names == ["L.npy", "R.npy", "diagnosis.npz", "notes.txt", "result.json"]
     assert relative_error(np.load("out/L.npy") @ np.load("out/R.npy").T / 2) < 1e-5
 
 

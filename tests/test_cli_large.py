@@ -17,6 +17,7 @@ import lrpca
 from lrpca import cli_decompose
 from lrpca.cli import main
 from lrpca.console import ExitCode
+from lrpca.decomposition_file import DIAGNOSIS_ARRAYS
 from lrpca.zarr_files import read_sparse
 from tests.terminal import run_in_terminal
 
@@ -60,7 +61,8 @@ def test_zarr_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in out
     assert "\x1b" not in err and err.startswith("iteration   1 ")
     group: Any = zarr.open_group("out.zarr", mode="r")
-    assert sorted(group) == ["L", "R", "low_rank", "outlier_threshold", "singular_values", "sparse"]
+    small = ["outlier_threshold", "singular_values", *DIAGNOSIS_ARRAYS]
+    assert sorted(group) == sorted(["L", "R", "low_rank", "sparse", *small])
     assert relative_error(group["L"][:] @ group["R"][:].T) < 1e-5 and relative_error(group["low_rank"][:]) < 1e-5
     np.testing.assert_allclose(group["singular_values"][:], np.linalg.svd(X, compute_uv=False)[:RANK], rtol=1e-5)
     S = read_sparse("out.zarr/sparse").toarray()
@@ -239,7 +241,7 @@ def test_interrupted_while_s_is_written(
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse") == ExitCode.INTERRUPTED
     assert "lrpca: interrupted, path='out.zarr' holds the result without 'sparse'\n" in capsys.readouterr().err
     group: Any = zarr.open_group("out.zarr", mode="r")
-    assert sorted(group) == ["L", "R", "outlier_threshold", "singular_values"]
+    assert sorted(group) == sorted(["L", "R", "outlier_threshold", "singular_values", *DIAGNOSIS_ARRAYS])
     assert {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
 
 

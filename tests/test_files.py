@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import scipy.sparse
+import zarr
 
 import lrpca
 from lrpca.atomic import cannot_write, replacing, replacing_files
+from lrpca.decomposition_file import DIAGNOSIS_ARRAYS
 from lrpca.files import check_room, check_writable, read_matrix, summarize, write_result
 from tests.full_disk import full_disk
 
@@ -470,11 +472,30 @@ def test_full_matrices_are_those_of_the_decomposition(tmp_path: Path, result: lr
     np.testing.assert_array_equal(expected["S"] != 0, result.outliers)
 
 
-def test_npz_is_also_a_saved_decomposition(tmp_path: Path, result: lrpca.Decomposition) -> None:
-    write_result(result, tmp_path / "out.npz", sparse=True)
-    loaded = lrpca.Decomposition.load(tmp_path / "out.npz")
-    np.testing.assert_array_equal(loaded.L, result.L)
-    assert loaded.history == result.history and loaded.reason == result.reason
+@pytest.mark.parametrize("name", ["out", "out.zarr", "out.npz"])
+def test_results_are_also_saved_decompositions(tmp_path: Path, result: lrpca.Decomposition, name: str) -> None:
+    write_result(result, tmp_path / name, sparse=True, low_rank=True)
+    loaded = lrpca.Decomposition.load(tmp_path / name)
+    for part in ("L", "R"):
+        np.testing.assert_array_equal(getattr(loaded, part), getattr(result, part))
+    for part in DIAGNOSIS_ARRAYS:
+        np.testing.assert_array_equal(getattr(loaded.diagnosis, part), getattr(result.diagnosis, part))
+    for part in ("history", "reason", "outlier_threshold", "noise_level", "n_reads", "settings", "method"):
+        assert getattr(loaded, part) == getattr(result, part), part
+
+
+def test_folders_that_hold_no_result(tmp_path: Path, result: lrpca.Decomposition) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"is neither a file nor a folder of results; pass what Decomposition\."
+    ):
+        lrpca.Decomposition.load(tmp_path)
+    write_result(result, tmp_path / "out")
+    (tmp_path / "out" / "L.npy").write_bytes(b"hello")
+    with pytest.raises(ValueError, match=r"^path='.*out' is not a saved decomposition \(.*\); is the file complete\?"):
+        lrpca.Decomposition.load(tmp_path / "out")
+    zarr.create_group(tmp_path / "other.zarr")
+    with pytest.raises(ValueError, match=r"^path='.*other\.zarr' is not a saved decomposition \(format None\)"):
+        lrpca.Decomposition.load(tmp_path / "other.zarr")
 
 
 def test_numbers_are_strict_json(result: lrpca.Decomposition) -> None:

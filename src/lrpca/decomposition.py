@@ -302,6 +302,7 @@ class Decomposition:
         Parameters
         ----------
         path : str or Path
+            What `save` wrote, or ``lrpca decompose -o``: an .npz file, a folder or a zarr group.
         Y : array-like, optional
             The data it was made from, if `sparse` and `outliers` are wanted. With a torch tensor, all is tensors on its
             device.

@@ -1,8 +1,9 @@
-"""Decompositions in .npz files: everything but Y."""
+"""Decompositions in files: everything but Y, in one .npz file or as `lrpca.files.write_result` lays it out."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from lrpca.file_formats import read_archive
 from lrpca.rank.choice import load_choice
 
 _FORMAT, _VERSION = "lrpca-decomposition", 1
-_DIAGNOSIS_ARRAYS = (
+DIAGNOSIS_ARRAYS = (
     "kept_by_row",
     "kept_by_column",
     "rows_without_influence",
     "columns_without_influence",
 )
+
+
+# What a folder of results holds beside L.npy and R.npy.
+SMALL_FILE = "diagnosis.npz"
 
 
 class _VersionError(Exception):
@@ -29,7 +34,13 @@ class _VersionError(Exception):
 
 def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
     """Write everything but Y to an .npz file."""
-    d, path = decomposition, with_ending(path, ".npz")
+    with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
+        np.savez(file, L=decomposition.L, R=decomposition.R, **small_parts(decomposition))
+
+
+def small_parts(decomposition: Decomposition) -> dict[str, Any]:
+    """Return everything but Y, L and R as arrays; ``facts`` is a text."""
+    d = decomposition
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -45,29 +56,48 @@ def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
         "messages": d.diagnosis.messages,
         "rank_choice": None if d.rank_choice is None else asdict(d.rank_choice),
     }
-    arrays = {name: getattr(d.diagnosis, name) for name in _DIAGNOSIS_ARRAYS}
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(
-            file,
-            facts=np.array(json.dumps(facts)),
-            L=d.L,
-            R=d.R,
-            outlier_threshold=d.outlier_threshold,
-            **arrays,
-        )
+    arrays = {name: getattr(d.diagnosis, name) for name in DIAGNOSIS_ARRAYS}
+    return {"facts": np.array(json.dumps(facts)), "outlier_threshold": np.asarray(d.outlier_threshold), **arrays}
 
 
 def read_decomposition(path: str | Path, kind: type[Decomposition] = Decomposition) -> Decomposition:
     """Return a saved decomposition, without Y; raise ValueError for a file that holds none."""
     path = found_with(path, ".npz")
-    if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r} is not a file; pass what Decomposition.save wrote")
+    read = _reader_of(path)
+    if read is None:
+        raise FileNotFoundError(
+            f"path={str(path)!r} is neither a file nor a folder of results; pass what Decomposition.save or "
+            "lrpca decompose wrote"
+        )
     try:
-        return _assembled(read_archive(path), kind)
+        return _assembled(read(path), kind)
     except _VersionError as error:
         raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
     except Exception as error:  # what is missing or of another form shows in many ways
         raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
+
+
+def _reader_of(path: Path) -> Callable[[Path], dict[str, Any]] | None:
+    """Return what reads the arrays at a path; None where nothing is that could hold them."""
+    if path.is_file():
+        return read_archive
+    if (path / SMALL_FILE).is_file():
+        return _read_folder
+    return _read_store if (path / "zarr.json").is_file() else None
+
+
+def _read_folder(path: Path) -> dict[str, Any]:
+    arrays = read_archive(path / SMALL_FILE)
+    for name in ("L", "R"):
+        with open(path / f"{name}.npy", "rb") as file:
+            arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+def _read_store(path: Path) -> dict[str, Any]:
+    from lrpca.zarr_files import read_store
+
+    return read_store(path)
 
 
 def _assembled(arrays: dict[str, Any], kind: type[Decomposition]) -> Decomposition:
@@ -86,7 +116,7 @@ def _assembled(arrays: dict[str, Any], kind: type[Decomposition]) -> Decompositi
         outlier_fraction=facts["outlier_fraction"],
         n_reads=facts["n_reads"],
         diagnosis=Diagnosis(
-            **{name: arrays[name] for name in _DIAGNOSIS_ARRAYS},
+            **{name: arrays[name] for name in DIAGNOSIS_ARRAYS},
             components=facts["components"],
             messages=facts["messages"],
         ),

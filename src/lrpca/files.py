@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.atomic import cannot_write, hidden_in, replacing, replacing_files
+from lrpca.decomposition_file import SMALL_FILE, small_parts
 from lrpca.file_formats import NUMERIC_KINDS, READERS, Reader, ending, read_text
 from lrpca.matrices.progress import bytes_in_words
 from lrpca.matrices.stored import ZARR_FILES
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Matrix: TypeAlias = NDArray[Any]  # (n1, n2)
 
-RESULT_FILES = ("L.npy", "R.npy", "S.npy", "low_rank.npy", "result.json")
+RESULT_FILES = ("L.npy", "R.npy", "S.npy", "low_rank.npy", SMALL_FILE, "result.json")
 NUMBERS = (
     *("method", "rank", "n_iter", "n_reads", "converged", "reason"),
     *("noise_level", "outlier_fraction", "outlier_threshold"),
@@ -288,8 +289,8 @@ def write_result(
         :func:`summarize`). ``*.zarr`` makes a zarr group with ``L``, ``R``, ``singular_values``,
         ``outlier_threshold``, if asked for ``sparse`` and ``low_rank``, and the numbers of :func:`summarize` as
         attributes; see :func:`lrpca.zarr_files.write_store`. Any other name makes a folder with ``L.npy``,
-        ``R.npy``, ``result.json`` and, if asked for, ``S.npy`` and ``low_rank.npy``. A result that is there
-        already is replaced.
+        ``R.npy``, ``result.json``, ``diagnosis.npz`` and, if asked for, ``S.npy`` and ``low_rank.npy``. A result
+        that is there already is replaced. `Decomposition.load` reads all but ``*.mat``.
     sparse : bool
         Write the sparse matrix S as a full (n1, n2) array.
     low_rank : bool
@@ -378,9 +379,11 @@ def _fill(decomposition: Decomposition, folder: Path, full: list[str]) -> list[s
     for name in ("L", "R", *full):
         with open(folder / f"{name}.npy", "xb") as stream:
             _write_npy(decomposition, name, stream)
+    with open(folder / SMALL_FILE, "xb") as stream:
+        np.savez(stream, **small_parts(decomposition))
     text = json.dumps(summarize(decomposition), indent=1, allow_nan=False)
     (folder / "result.json").write_text(text + "\n", encoding="utf-8")
-    return [f"{name}.npy" for name in ("L", "R", *full)] + ["result.json"]
+    return [f"{name}.npy" for name in ("L", "R", *full)] + [SMALL_FILE, "result.json"]
 
 
 def _write_npy(decomposition: Decomposition, name: str, stream: IO[bytes]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.atomic import cannot_write
+from lrpca.decomposition_file import small_parts
 from lrpca.matrices.grid import Grid, Place, plan_grid
 from lrpca.matrices.progress import Meter, Reading
 from lrpca.matrices.stored import StoredArray
@@ -27,6 +28,10 @@ Tell = Callable[[Reading], object]
 
 SPARSE, LOW_RANK, RESULT, VERSION = "lrpca-sparse", "lrpca-low-rank", "lrpca-result", 1
 LAYOUTS = ("coordinates", "dense")
+# The attribute that holds what `Decomposition.load` needs beside the arrays, as text.
+_DECOMPOSITION = "decomposition"
+# What is as large as Y.
+_FULL = ("sparse", "low_rank")
 # Bytes of a chunk of a dense array where Y has no chunks of its own, and the most where it has.
 _CHUNK, _LARGEST_CHUNK = 1 << 24, 1 << 27
 # Bytes of results of blocks that are here at a time, at most, unless a single one has more.
@@ -233,8 +238,8 @@ def write_store(
     decomposition = decomposition.to_numpy()
     L, R = decomposition.L, decomposition.R
     norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (L, R)]
-    arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]}
-    arrays["outlier_threshold"] = np.asarray(decomposition.outlier_threshold, float)
+    arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]} | small_parts(decomposition)
+    facts = facts | {_DECOMPOSITION: str(arrays.pop("facts"))}
     parts: dict[str, Callable[[Path], None]] = {}
     if sparse:
         parts["sparse"] = partial(
@@ -273,6 +278,18 @@ def _tell_failure(path: str | os.PathLike[str], part: str, error: BaseException)
         raise error
     told = cannot_write(path, error) if error.strerror else error
     raise OSError(f"{told}; {left}") from error
+
+
+def read_store(path: Path) -> dict[str, Any]:
+    """Return the arrays of a group that `write_store` wrote, and the text ``facts``, but neither S nor L Rᵀ."""
+    check_zarr()
+    import zarr
+
+    facts = attributes_of(path)
+    if facts.get("format") != RESULT:
+        raise ValueError(f"format {facts.get('format')!r}")
+    group: Any = zarr.open_group(os.fspath(path), mode="r")
+    return {"facts": facts[_DECOMPOSITION]} | {name: array[...] for name, array in group.arrays() if name not in _FULL}
 
 
 def read_sparse(path: str | os.PathLike[str]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.atomic import remove, replacing
+from lrpca.decomposition_file import DIAGNOSIS_ARRAYS
 from lrpca.matrices.grid import Grid, Place
 
 # Entries of a chunk of coordinates.
@@ -23,7 +24,10 @@ _PATIENCE = 30
 
 # All that is in a store of ours, or in a chunked array of one.
 _MEMBERS = frozenset(
-    ("zarr.json", "c", "row", "column", "value", "L", "R", "outlier_threshold", "singular_values", "sparse", "low_rank")
+    (
+        *("zarr.json", "c", "row", "column", "value", "L", "R", "outlier_threshold", "singular_values"),
+        *("sparse", "low_rank", *DIAGNOSIS_ARRAYS),
+    )
 )
 
 
