@@ -137,22 +137,26 @@ def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, mo
     monkeypatch.setattr(LocalBlocks, "each", watch)
     monkeypatch.setattr("lrpca.zarr_files._HERE", 4 * 52 * 310 * 8)
     # Written where they are made: the first block shows that nothing of them comes here.
-    Decomposition.load(saved, stored(tmp_path)).write_sparse(tmp_path / "S", layout="dense")
+    d = Decomposition.load(saved, stored(tmp_path))
+    sizes.clear()
+    d.write_sparse(tmp_path / "S", layout="dense")
     assert sizes == [1, 17]
     # Two files, of which the second begins in the middle of a chunk.
+    d = Decomposition.load(saved, dict(containers(tmp_path / "more"))["list"])
     sizes.clear()
-    container = dict(containers(tmp_path / "more"))["list"]
-    Decomposition.load(saved, container).write_sparse(tmp_path / "T", layout="dense")
+    d.write_sparse(tmp_path / "T", layout="dense")
     assert sizes == [1, 4, 4, 3]
 
 
 def test_masks_sparse_input_thresholds_by_column_and_nothing_found(saved: Path, tmp_path: Path) -> None:
     mask = np.random.default_rng(1).random(SHAPE) < 0.5
-    masked = Decomposition.load(saved, stored(tmp_path), mask)
+    with pytest.warns(UserWarning, match="is not what path="):
+        masked = Decomposition.load(saved, stored(tmp_path), mask)
     masked.write_sparse(tmp_path / "masked")
     expected = np.where(mask, Decomposition.load(saved, Y).sparse, 0)
     np.testing.assert_allclose(read_sparse(tmp_path / "masked").toarray(), expected, rtol=1e-12, atol=1e-12)
-    rows = Decomposition.load(saved, scipy.sparse.csr_array(np.nan_to_num(Y)))
+    with pytest.warns(UserWarning, match="is not what path="):
+        rows = Decomposition.load(saved, scipy.sparse.csr_array(np.nan_to_num(Y)))
     rows.write_sparse(tmp_path / "rows")
     np.testing.assert_allclose(read_sparse(tmp_path / "rows").toarray(), rows.sparse, rtol=1e-12, atol=1e-12)
     varying = Decomposition.load(saved, Y)
@@ -189,8 +193,10 @@ def test_what_is_in_the_way_is_left_alone(saved: Path, tmp_path: Path) -> None:
     S = zarr.open_array(tmp_path / "S", mode="r")
     # S of S: the input is one of ours, and is not to be replaced by what is made of it.
     for array in (S, zarr.open_group(tmp_path, mode="a")["S"]):
+        with pytest.warns(UserWarning, match="is not what path="):
+            other = Decomposition.load(saved, array)
         with pytest.raises(ValueError, match="would replace the input"):
-            Decomposition.load(saved, array).write_sparse(tmp_path / "S", overwrite=True)
+            other.write_sparse(tmp_path / "S", overwrite=True)
     with pytest.raises(ValueError, match="full array"):
         read_sparse(tmp_path / "S")
     with pytest.raises(ValueError, match="is no S written by lrpca"):
@@ -352,6 +358,9 @@ def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
 
 def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decomposition.load(saved, Y)
+    lrpca.files.write_result(d, tmp_path / "out.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
         d.write_sparse(tmp_path / "S")
+    with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
+        Decomposition.load(tmp_path / "out.zarr")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -128,6 +129,8 @@ class Decomposition:
         The method's parameters as used: options given and defaults, ``tol`` and ``max_iter``.
     estimated : tuple of str
         Which of the settings were found from the data, e.g. ``("alpha",)``.
+    fingerprint : str or None
+        Where it was loaded: by which `load` knows the Y it was made from.
 
     Notes
     -----
@@ -152,6 +155,7 @@ class Decomposition:
         settings: dict[str, Any] | None = None,
         estimated: tuple[str, ...] = (),
         rank_choice: RankChoice | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         self.L = L
         self.R = R
@@ -166,6 +170,7 @@ class Decomposition:
         self.settings = dict(settings or {})
         self.estimated = estimated
         self.rank_choice = rank_choice
+        self.fingerprint = fingerprint
         self._matrix = matrix
 
     @property
@@ -284,7 +289,7 @@ class Decomposition:
         write_sparse(self, path, layout=layout, overwrite=overwrite, tell=tell)
 
     def save(self, path: str | Path) -> None:
-        """Write everything but Y to an .npz file (to a temporary name, then renamed; no pickle).
+        """Write everything but Y, of which there is a fingerprint, to an .npz file (as a whole; no pickle).
 
         Parameters
         ----------
@@ -305,7 +310,7 @@ class Decomposition:
             What `save` wrote, or ``lrpca decompose -o``: an .npz file, a folder or a zarr group.
         Y : array-like, optional
             The data it was made from, if `sparse` and `outliers` are wanted. With a torch tensor, all is tensors on its
-            device.
+            device. Some entries are compared with a fingerprint in the file: a warning says where they are others.
         mask : array-like of bool, optional
             As it was given to `decompose`.
 
@@ -313,7 +318,7 @@ class Decomposition:
         -------
         Decomposition
         """
-        from lrpca.decomposition_file import read_decomposition
+        from lrpca.decomposition_file import fingerprint_of, read_decomposition
         from lrpca.matrices.accept import accept
         from lrpca.matrices.accept_tensor import results_device
 
@@ -323,6 +328,12 @@ class Decomposition:
             if matrix.shape != (len(result.L), len(result.R)):
                 raise ValueError(
                     f"Y.shape={matrix.shape} is not {(len(result.L), len(result.R))}; pass the data it was made from"
+                )
+            if result.fingerprint and fingerprint_of(matrix) not in (None, result.fingerprint):
+                warnings.warn(
+                    f"Y is not what path={str(path)!r} was made from (entries differ, or are missing in one of them); "
+                    "pass the same data and mask, or sparse and outliers mean nothing",
+                    stacklevel=2,
                 )
             result._matrix = matrix
             device = results_device(Y, matrix)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from lrpca.atomic import found_with, replacing, with_ending
 from lrpca.decomposition import REASONS, Decomposition, Diagnosis, Record
 from lrpca.file_formats import read_archive
 from lrpca.rank.choice import load_choice
+
+if TYPE_CHECKING:
+    from lrpca.matrices.dense import DenseMatrix
 
 _FORMAT, _VERSION = "lrpca-decomposition", 1
 DIAGNOSIS_ARRAYS = (
@@ -26,6 +30,8 @@ DIAGNOSIS_ARRAYS = (
 
 # What a folder of results holds beside L.npy and R.npy.
 SMALL_FILE = "diagnosis.npz"
+# The entries of Y in a fingerprint: all of them, or so many squares of so many rows and columns.
+_WHOLE, _SQUARES, _SIDE = 1 << 12, 8, 16
 
 
 class _VersionError(Exception):
@@ -34,8 +40,42 @@ class _VersionError(Exception):
 
 def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
     """Write everything but Y to an .npz file."""
+    host, parts = decomposition.without_data().to_numpy(), small_parts(decomposition)
     with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
-        np.savez(file, L=decomposition.L, R=decomposition.R, **small_parts(decomposition))
+        np.savez(file, L=host.L, R=host.R, **parts)
+
+
+def fingerprint_of(matrix: DenseMatrix | None) -> str | None:
+    """Return a hash of some entries of Y, the same whatever holds them; None without Y, or where it cannot be read.
+
+    The entries are in single precision, so that its rounding does not show, and where they are is decided by the shape
+    alone. A matrix that is read in blocks has few of them read.
+    """
+    if matrix is None:
+        return None
+    rows, columns = _looked_at(*matrix.shape)
+    try:
+        values, observed = matrix.entries(rows, columns)
+    except Exception:  # a store that is gone, a cluster that is closed: whoever needs Y will say so
+        return None
+    with np.errstate(over="ignore"):
+        # By way of double precision, as integers come that were stored as such. Zero has one sign.
+        numbers = np.asarray(values).astype(np.complex128).astype("<c8") + np.complex64(0)
+    numbers[~observed] = np.nan
+    return hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def _looked_at(n1: int, n2: int) -> tuple[Any, Any]:
+    """Return the rows and the columns of the entries in a fingerprint."""
+    if n1 * n2 <= _WHOLE:
+        rows, columns = np.divmod(np.arange(n1 * n2), n2)
+        return rows, columns
+    high, wide, steps = min(n1, _SIDE), min(n2, _SIDE), np.arange(_SQUARES)
+    top = steps * (n1 - high) // (_SQUARES - 1)
+    # In another order, so that the squares lie all over the matrix, not along its diagonal.
+    left = 3 * steps % _SQUARES * (n2 - wide) // (_SQUARES - 1)
+    i, j = np.divmod(np.arange(high * wide), wide)
+    return (top[:, None] + i).ravel(), (left[:, None] + j).ravel()
 
 
 def small_parts(decomposition: Decomposition) -> dict[str, Any]:
@@ -55,6 +95,7 @@ def small_parts(decomposition: Decomposition) -> dict[str, Any]:
         "components": d.diagnosis.components,
         "messages": d.diagnosis.messages,
         "rank_choice": None if d.rank_choice is None else asdict(d.rank_choice),
+        "fingerprint": d.fingerprint or fingerprint_of(d.data() if d.has_data else None),
     }
     arrays = {name: getattr(d.diagnosis, name) for name in DIAGNOSIS_ARRAYS}
     return {"facts": np.array(json.dumps(facts)), "outlier_threshold": np.asarray(d.outlier_threshold), **arrays}
@@ -73,6 +114,8 @@ def read_decomposition(path: str | Path, kind: type[Decomposition] = Decompositi
         return _assembled(read(path), kind)
     except _VersionError as error:
         raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
+    except ImportError:
+        raise
     except Exception as error:  # what is missing or of another form shows in many ways
         raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
 
@@ -124,6 +167,7 @@ def _assembled(arrays: dict[str, Any], kind: type[Decomposition]) -> Decompositi
         settings=facts.get("settings", {}),
         estimated=tuple(facts.get("estimated", ())),
         rank_choice=load_choice(facts.get("rank_choice")),
+        fingerprint=facts.get("fingerprint"),
     )
     _check(result)
     return result

@@ -111,10 +111,6 @@ class TensorDecomposition(Decomposition):
         other._matrix = matrix
         return other
 
-    def save(self, path: str | Path) -> None:
-        """Write everything but Y to an .npz file, from which `load` makes arrays, or tensors if Y is one."""
-        self.without_data().to_numpy().save(path)
-
     @classmethod
     def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
         """Read a saved decomposition: arrays, or tensors on the device of Y if that is a tensor.
