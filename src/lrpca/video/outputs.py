@@ -209,7 +209,7 @@ def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot_write(folder, error.__cause__ or error) from error
+        raise cannot_write(folder, error) from error
 
 
 def overlay(
