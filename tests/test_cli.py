@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
+import typer
 
 import lrpca
 from lrpca.cli import ExitCode, main
@@ -394,6 +395,57 @@ def test_interrupted_in_the_middle(folder: Path, number: signal.Signals, code: E
     assert process.returncode == code and time.monotonic() - began < 30
     assert out == "" and "Traceback" not in err
     assert [file.name for file in folder.iterdir()] == ["Y.npy"]
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "numba"])
+def test_interrupted_while_a_library_is_loaded(
+    folder: Path, module: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path_factory.mktemp("first")
+    code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(30)"
+    (first / f"{module}.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(first), *filter(None, sys.path)]))
+    process = start("decompose", "Y.npy", "--rank", "3", "-o", "out")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.splitlines()[-1]) == (
+        ExitCode.INTERRUPTED,
+        "",
+        "lrpca: interrupted, nothing half-written is left",
+    )
+    assert "Traceback" not in err and [file.name for file in folder.iterdir()] == ["Y.npy"]
+
+
+def test_interrupted_while_the_arguments_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.core.TyperGroup, "make_context", interrupt)
+    assert main(["models"]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "lrpca: interrupted, nothing half-written is left\n"
+
+
+@pytest.mark.parametrize("arguments", ["models", "models --json", "--help", "decompose Y.npy --rank 3 -o out.npz"])
+def test_output_that_nobody_reads(folder: Path, arguments: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lrpca", *arguments.split()]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert done.returncode == ExitCode.UNREAD
+    assert [line for line in done.stderr.splitlines() if not line.startswith("iteration")] == []
+    if "out.npz" in arguments:  # what is printed comes last
+        assert relative_error(lrpca.Decomposition.load("out.npz").low_rank) < 1e-5
+
+
+def test_progress_that_nobody_reads_ends_the_work(folder: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lrpca", "decompose", "Y.npy", "--rank", "3", "-o", "out"]
+    done = subprocess.run(command, stdout=write, stderr=write, timeout=120)
+    os.close(write)
+    assert done.returncode == ExitCode.UNREAD and [file.name for file in folder.iterdir()] == ["Y.npy"]
 
 
 @pytest.mark.parametrize("output", ["out", "out.npz", "out.mat"])

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from lrpca.decompose import decompose
-from lrpca.decomposition import Decomposition
-from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
-from lrpca.schedule import Schedule
+if TYPE_CHECKING:
+    from lrpca.decompose import decompose
+    from lrpca.decomposition import Decomposition
+    from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
+    from lrpca.schedule import Schedule
 
 __version__ = "0.1.0"
 
 __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule", "__version__", "decompose"]
 
-# Loaded when first asked for: `import lrpca` stays quick.
+# Loaded when first asked for: `import lrpca` stays quick, and the command can see to Ctrl-C and to the number of
+# threads before numpy is there.
 _ELSEWHERE = {
     "BatchDecomposition": "lrpca.batches.result",
+    "ConvergenceWarning": "lrpca.exceptions",
+    "Decomposition": "lrpca.decomposition",
+    "DiagnosisWarning": "lrpca.exceptions",
     "RobustPCA": "lrpca.estimator",
+    "Schedule": "lrpca.schedule",
+    "decompose": "lrpca.decompose",
     "decompose_batch": "lrpca.batch",
 }
 _MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing", "video")
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import system binds the module of this name; here the name is the function.
+        if name == "decompose" and isinstance(value, ModuleType):
+            value = value.decompose
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +52,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ELSEWHERE, *_MODULES])
+    return sorted({*__all__, *_ELSEWHERE, *_MODULES})

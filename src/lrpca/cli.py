@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lrpca.console import EXIT_CODES, ExitCode, exit_with, print_pairs, short_messages, stages
+from lrpca.console import EXIT_CODES, NOTHING_LEFT, ExitCode, exit_with, print_pairs, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
@@ -30,20 +30,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code, see :class:`ExitCode`.
     """
-    try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError:
-        print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
-        return ExitCode.USAGE
     _open_closed_streams()
     try:
+        try:
+            import rich  # noqa: F401
+            import typer  # noqa: F401
+        except ImportError:
+            print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
+            return ExitCode.USAGE
         # Commands that write down how they were called find it in the context.
         called = sys.argv[1:] if arguments is None else list(arguments)
         _application()(args=called, prog_name="lrpca", obj=called)
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+        return _interrupted()
     except SystemExit as stop:
+        # What ended it was caught by typer or rich.
+        caught = stop.__context__
+        if isinstance(caught, BrokenPipeError):
+            return ExitCode.UNREAD
+        if caught is not None and isinstance(caught.__cause__, KeyboardInterrupt):
+            return _interrupted()
         return stop.code if isinstance(stop.code, int) else ExitCode.DONE
     except OSError as error:
         # Commands speak of their files themselves; streams have no name.
@@ -58,6 +64,12 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+
+
+def _interrupted() -> ExitCode:
+    """Say that Ctrl-C came before a command began, while libraries were loaded or the arguments read."""
+    print(f"lrpca: interrupted, {NOTHING_LEFT}", file=sys.stderr)
+    return ExitCode.INTERRUPTED
 
 
 def _not_heard(error: OSError) -> ExitCode:

@@ -66,10 +66,10 @@ def add_decompose(app: "typer.Typer") -> None:
         as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
     ) -> None:
         """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
-        from lrpca import files
-        from lrpca.cli_models import load_schedule
-
         with short_messages():
+            from lrpca import files
+            from lrpca.cli_models import load_schedule
+
             with exit_with(ExitCode.OUTPUT):
                 files.check_writable(output, overwrite=force, sources=file)
             # An OSError is about the checkpoint.

@@ -31,9 +31,9 @@ def add_models(app: "typer.Typer") -> None:
         as_json: Annotated[bool, option("--json", help="Print everything as JSON.")] = False,
     ) -> None:
         """List the schedules that come with the library, or show all that is known of one."""
-        from lrpca.schedule import Schedule, shipped
-
         with short_messages():
+            from lrpca.schedule import Schedule, shipped
+
             if name is None:
                 with exit_with(ExitCode.USAGE, ValueError):
                     if plot is not None:

@@ -34,9 +34,9 @@ def add_reproduce(app: "typer.Typer") -> None:
         force: Annotated[bool, option("--force", "-f", help="Replace numbers and a page that exist.")] = False,
     ) -> None:
         """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
-        from lrpca.experiments.reproduce import EXPERIMENTS, find_experiment
-
         with short_messages():
+            from lrpca.experiments.reproduce import EXPERIMENTS, find_experiment
+
             if name == "list":
                 print_out(
                     grid(

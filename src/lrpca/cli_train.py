@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lrpca.console import (
+    NOTHING_LEFT,
     ExitCode,
     exit_codes,
     exit_with,
@@ -338,7 +339,7 @@ def _interruptible(checkpoint: Path, command: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
         on = f"go on with: {command} --resume" if checkpoint.exists() else "no checkpoint was written yet"
-        typer.echo(f"lrpca: interrupted, nothing half-written is left; {on}", err=True)
+        typer.echo(f"lrpca: interrupted, {NOTHING_LEFT}; {on}", err=True)
         if isinstance(stop, SystemExit):
             raise
         raise typer.Exit(ExitCode.INTERRUPTED) from None

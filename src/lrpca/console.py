@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LIVE_ROWS = 12
 # A log that is no terminal hears of what goes on between the rows this often, in seconds.
 INTERVAL = 60.0
+NOTHING_LEFT = "nothing half-written is left"
 
 
 def exit_codes(done: str, unsatisfying: str | None = None) -> str:
@@ -42,6 +43,7 @@ def exit_codes(done: str, unsatisfying: str | None = None) -> str:
             *([f"4    {unsatisfying}"] if unsatisfying else []),
             "5    the output cannot be written.",
             "130  interrupted by Ctrl-C (143: by SIGTERM), nothing half-written.",
+            "141  what is printed is no longer read (a closed pipe).",
         ]
     )
 
@@ -56,6 +58,7 @@ class ExitCode(enum.IntEnum):
     NOT_CONVERGED = 4
     OUTPUT = 5
     INTERRUPTED = 130
+    UNREAD = 141
     TERMINATED = 143
 
 
@@ -110,7 +113,7 @@ def short_messages() -> Iterator[None]:
             warnings.showwarning = show
             yield
     except KeyboardInterrupt as interrupt:
-        left = "; ".join(_left(interrupt)) or "nothing half-written is left"
+        left = "; ".join(_left(interrupt)) or NOTHING_LEFT
         typer.echo(f"lrpca: interrupted, {left}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except SystemExit as end:
