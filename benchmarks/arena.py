@@ -42,7 +42,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="A,B", help=f"some of {', '.join(SCENARIOS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="the same problems in a small form")
     parser.add_argument("--contestants", default="", metavar="LIST", help="only these (default: see the README)")
-    parser.add_argument("--threads", type=int, help="for each contestant (default: all processors)")
+    parser.add_argument("--threads", type=int, help="for each contestant (default: as OMP_NUM_THREADS says, or all)")
     parser.add_argument(
         "--results",
         type=Path,

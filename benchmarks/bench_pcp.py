@@ -42,7 +42,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--n", default=",".join(map(str, SIZES)), help="sizes, comma-separated (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="most rounds of each size (default: %(default)s)")
     parser.add_argument("--limit", type=float, help="seconds of a call (default: 300; 60 for sizes of your own)")
-    parser.add_argument("--threads", type=int, help="for each contestant (default: all processors)")
+    parser.add_argument("--threads", type=int, help="for each contestant (default: as OMP_NUM_THREADS says, or all)")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="folder of the result file (default: benchmarks/results)"
     )

@@ -18,6 +18,7 @@ import numpy as np
 from grid_solvers import TimeLimitError, solver, without
 
 import lrpca
+from lrpca.circumstances import THREAD_VARIABLES
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import Case, Problem, planted, recovered, wrong
@@ -30,7 +31,6 @@ DENSE_ERROR, DENSE_PROBLEMS = 1e-3, 10
 # Rank and outlier fraction of the problems published with the paper, n = 1000; errors that passes are counted to.
 PUBLISHED_PROBLEMS = ((5, 0.1), (5, 0.2), (5, 0.3), (10, 0.1), (15, 0.1))
 MILESTONES = (1e-4, 1e-6)
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -240,7 +240,7 @@ def run_all(function: Callable[[Job], list[Result]], jobs: Sequence[Job], worker
     if not jobs:
         return []
     # Processes that are started from here on read these when they import numpy and numba.
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     spawn = multiprocessing.get_context("spawn")
     watched = sys.stderr.isatty()
     with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=spawn, initializer=_warm_up) as pool:

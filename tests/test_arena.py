@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca import metrics
+from lrpca import circumstances, metrics
 from lrpca.arena import Contest, Point, compete, page, parse_specs, process, tables, worker
 from lrpca.arena.contest import _settings
 from lrpca.arena.contestants import ALL, RIVALS, Spec, options_of
@@ -203,6 +203,35 @@ def test_a_given_truth_and_missing_entries() -> None:
     assert contest["tensorly"].error is not None and contest["tensorly"].error < 0.05
     assert contest["pyrpca"].status == "failed" and "missing" in contest["pyrpca"].note
     assert contest.problem["missing"] == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("named", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"NUMBA_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "7", "NUMBA_NUM_THREADS": "6", "OPENBLAS_NUM_THREADS": "0"}, 6),
+        ({"OMP_NUM_THREADS": " 4, 2"}, 4),
+        ({"OMP_NUM_THREADS": "many"}, circumstances.cores()),
+        ({}, circumstances.cores()),
+    ],
+)
+def test_threads_are_those_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], threads: int
+) -> None:
+    for name in circumstances.THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, count in named.items():
+        monkeypatch.setenv(name, count)
+    ran: list[int] = []
+
+    def run(job: object, *, threads: int, **_: object) -> process.Account:
+        ran.append(threads)
+        return process.Account(failure=("failed", ""))
+
+    monkeypatch.setattr(process, "run", run)
+    assert compete(PROBLEM, "lrpca").conditions["threads"] == threads and ran == [threads]
+    assert compete(PROBLEM, "lrpca", threads=2).conditions["threads"] == 2 and ran == [threads, 2]
 
 
 def test_who_is_late_is_stopped_with_its_last_iterate() -> None:

@@ -10,11 +10,27 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ("lrpca", "numpy", "scipy", "numba", "llvmlite")
+# Where libraries look for their number of threads when they are loaded.
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def allowed_threads() -> int:
+    """Return how many threads all libraries alike may use: the fewest that a variable names, or one for each core."""
+    # OMP_NUM_THREADS may be a list, with a number for each level of nesting.
+    named = [os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES]
+    return min((int(count) for count in named if count.isdecimal() and int(count) > 0), default=cores())
 
 
 def hardware() -> dict[str, str | int]:

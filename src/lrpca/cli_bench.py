@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SIDE, _RANK = 3000, 5
 _RANK_HELP = "Rank that methods are told; needed for a FILE, else 5."
 _METHODS = "all, or name,name:option=value,... (repeatable)."
+_THREADS = "For all alike; else as OMP_NUM_THREADS and its like say, or all processors."
 _CODES = exit_codes("done; rows that failed say so.", "done and written, but no contestant gave an answer.")
 
 
@@ -54,7 +55,7 @@ def add_bench(app: "typer.Typer") -> None:
         repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each; the median counts.")] = 1,
         time_limit: Annotated[float, option(metavar="S", help="Most seconds of a call.")] = 300.0,
         memory_limit: Annotated[float | None, option(metavar="GB", help="Most memory of a contestant.")] = None,
-        threads: Annotated[int | None, option(min=1, metavar="N", help="For all alike; all processors.")] = None,
+        threads: Annotated[int | None, option(min=1, metavar="N", help=_THREADS)] = None,
         force: Annotated[bool, option("--force", "-f", help="Replace a report that exists.")] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:

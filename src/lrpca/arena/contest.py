@@ -117,7 +117,8 @@ def compete(
     memory_limit : float, optional
         Most bytes a contestant's process may hold, Y included.
     threads : int, optional
-        For BLAS and numba alike; all processors this process may use unless given.
+        For BLAS and numba alike. Unless given, the fewest that ``OMP_NUM_THREADS``, ``NUMBA_NUM_THREADS`` or their like
+        name, or else all processors this process may use.
     seed : int
         Seed of the contestants.
     progress : callable, optional
@@ -147,7 +148,7 @@ def compete(
         seed=seed,
         tol=tol,
     )
-    threads = threads or circumstances.cores()
+    threads = threads or circumstances.allowed_threads()
     conditions = {
         **{"target": target, "tol": tol, "blind": blind, "repeat": repeat, "time_limit": time_limit},
         **{"memory_limit": memory_limit, "threads": threads, "seed": seed},

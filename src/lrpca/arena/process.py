@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from lrpca.arena import memory
 from lrpca.arena.entry import Point
+from lrpca.circumstances import THREAD_VARIABLES
 
 # Seconds for loading and compiling, and for scoring the answer; neither is on the clock.
 _START_LIMIT, _SCORE_LIMIT = 600.0, 600.0
@@ -25,14 +26,6 @@ _START_LIMIT, _SCORE_LIMIT = 600.0, 600.0
 _GRACE, _GRACE_SHARE = 1.0, 0.05
 _POLL = 0.05
 _COMMAND = (sys.executable, "-P", "-m", "lrpca.arena.worker")
-_THREADS = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
 
 
 @dataclass
@@ -73,7 +66,7 @@ def run(job: dict[str, Any], *, memory_limit: float | None, threads: int) -> Acc
     threads : int
         For BLAS and for numba alike.
     """
-    environment = {**os.environ, **dict.fromkeys(_THREADS, str(threads))}
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     # Found as it was found here, and nothing else: the current folder may hold a file named like a library.
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
