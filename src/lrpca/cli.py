@@ -95,6 +95,7 @@ def _application() -> "typer.Typer":
     from lrpca.cli_reproduce import add_reproduce
     from lrpca.cli_train import add_train
     from lrpca.cli_video import add_video
+    from lrpca.memory_limit import load_within_limit
 
     app = typer.Typer(
         help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
@@ -115,7 +116,8 @@ def _application() -> "typer.Typer":
             bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
-        pass
+        with short_messages(), exit_with(ExitCode.FAILED):
+            load_within_limit()
 
     add_decompose(app)
     _add_demo(app)

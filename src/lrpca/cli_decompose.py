@@ -69,6 +69,7 @@ def add_decompose(app: "typer.Typer") -> None:
         with short_messages():
             from lrpca import files
             from lrpca.cli_models import load_schedule
+            from lrpca.memory_limit import WORK, require_room
 
             with exit_with(ExitCode.OUTPUT):
                 files.check_writable(output, overwrite=force, sources=file)
@@ -81,6 +82,7 @@ def add_decompose(app: "typer.Typer") -> None:
                 reads = _Reads()
                 with exit_with(ExitCode.INPUT):
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
+                    require_room(WORK, "to work with beside Y")
                     learned = None if schedule is None else load_schedule(schedule)
                 with exit_with(ExitCode.OUTPUT):
                     files.check_room(output, reads, wanted.full_matrices)

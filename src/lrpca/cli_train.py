@@ -264,7 +264,9 @@ def _run(
 def _require(picture: bool) -> None:
     """Raise an ImportError that says what to install, if PyTorch is missing, or matplotlib for a picture."""
     from lrpca import learn, plot
+    from lrpca.memory_limit import PYTORCH, require_room
 
+    require_room(PYTORCH, "for PyTorch")
     _ = learn.train
     if picture:
         plot.require_matplotlib()

@@ -79,7 +79,7 @@ def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
     except MemoryError as error:
         message, code = str(error), ExitCode.FAILED
         if ";" not in message:  # of the system, not in our form
-            message = f"out of memory ({message}); leave the full matrices out"
+            message = f"out of memory{f' ({message})' if message else ''}; give it more, or less to do"
     except foreseen as error:
         message = str(error)
         if isinstance(error, OSError) and error.errno:  # of the system, not in our form

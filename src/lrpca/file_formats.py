@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from collections.abc import Callable
@@ -83,7 +84,17 @@ def read_archive(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def _read_npy(file: Path, key: str | None) -> Array:
     _refuse_key(file, key)
-    return np.lib.format.open_memmap(file, mode="r")  # refuses Python objects, so nothing is unpickled
+    return map_npy(file)
+
+
+def map_npy(file: Path | str) -> Array:
+    """Map a file of NumPy's own format into memory; one of Python objects is refused, so nothing is unpickled."""
+    try:
+        return np.lib.format.open_memmap(file, mode="r")
+    except OSError as error:
+        if error.errno == errno.ENOMEM:  # no fault of the file
+            raise MemoryError(f"no room to map {str(file)!r}") from error
+        raise
 
 
 def _read_npz(file: Path, key: str | None) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.file_formats import map_npy
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.progress import Meter, Reading
 
@@ -71,7 +72,7 @@ def accept_large(
         return ChunkedMatrix(DaskBlocks(array, open_mask(mask, data.shape), meter))
     if isinstance(data, NpyFile):
         # Mapped into memory it needs no blocks.
-        return accept(np.load(data.path, mmap_mode="r"), mask)
+        return accept(map_npy(data.path), mask)
     return ChunkedMatrix(LocalBlocks(data, open_mask(mask, data.shape), meter))
 
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from lrpca.file_formats import choose, map_npy
+
 NUMERIC_KINDS = "biufc"
 # One of them is in every zarr store.
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
@@ -175,7 +177,7 @@ class NpyFile:
 
     def __init__(self, path: str) -> None:
         self.path = self.name = path
-        array = _map_npy(path)
+        array = map_npy(path)
         self.shape, self.dtype = tuple(array.shape), array.dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -183,7 +185,7 @@ class NpyFile:
 
     def rectangle(self, place: tuple[slice, slice]) -> Any:
         """Return a rectangle, or raise whatever mapping the file raises."""
-        return _map_npy(self.path)[place]
+        return map_npy(self.path)[place]
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any:
         return _read(self, place)
@@ -378,14 +380,8 @@ class _Header:
 
 
 def _choose(file: Path, arrays: dict[str, Any], key: str | None) -> str:
-    from lrpca.file_formats import choose
-
     headers = {name: (tuple(item.shape), item.dtype.kind in NUMERIC_KINDS) for name, item in sorted(arrays.items())}
     return choose(file, headers, key)
-
-
-def _map_npy(path: str) -> Any:
-    return np.lib.format.open_memmap(path, mode="r")
 
 
 def _whole_pieces(array: Any) -> tuple[int, int] | None:
