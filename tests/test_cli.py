@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -204,6 +205,34 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"{code.value}" in text
         assert "not converged" in text
     assert main([]) == ExitCode.USAGE
+
+
+USAGE = {
+    "": "lrpca [OPTIONS] COMMAND [ARGS]...",
+    "decompose": "lrpca decompose [OPTIONS] FILE...",
+    "demo": "lrpca demo [OPTIONS]",
+    "video": "lrpca video [OPTIONS] IN",
+    "train": "lrpca train [OPTIONS] [FILES...]",
+    "models": "lrpca models [OPTIONS] [NAME]",
+    "bench": "lrpca bench [OPTIONS] [FILE]",
+    "reproduce": "lrpca reproduce [OPTIONS] [NAME]",
+}
+
+
+@pytest.mark.parametrize("command", USAGE)
+def test_help_shows_arguments_as_we_write_them(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == ExitCode.DONE
+    text = capsys.readouterr().out
+    (usage,) = (line for line in text.splitlines() if "Usage:" in line)
+    assert usage.split("Usage:")[1].strip() == USAGE[command]
+    # Types of Python, which typer writes where it is not told what to write.
+    assert not re.search(r"<\w+(\[\w+\])?>", text) and "--help" in text
+
+
+def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    listed = capsys.readouterr().out.split("Commands")[1].split("Exit codes")[0]
+    assert set(re.findall(r"^\W+([a-z]+)  ", listed, re.MULTILINE)) == set(USAGE) - {""}
 
 
 # --- the demo ------------------------------------------------------------------------------------------------

@@ -458,4 +458,4 @@ def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(
 def test_help_tells_its_own_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == ExitCode.DONE
     text = capsys.readouterr().out
-    assert "training diverged" in text and "not converged" not in text and "[FILES]..." in text
+    assert "training diverged" in text and "not converged" not in text and "[FILES...]" in text

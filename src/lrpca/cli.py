@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lrpca.console import EXIT_CODES, NOTHING_LEFT, ExitCode, exit_with, print_pairs, short_messages, stages
 
@@ -84,9 +84,10 @@ def _not_heard(error: OSError) -> ExitCode:
     return ExitCode.OUTPUT
 
 
-def _application() -> "typer.Typer":
-    """Build the application with all commands."""
+def _application() -> Any:
+    """Return the application with all commands."""
     import typer
+    from typer.main import get_command
 
     from lrpca import __version__
     from lrpca.cli_bench import add_bench
@@ -126,7 +127,19 @@ def _application() -> "typer.Typer":
     add_models(app)
     add_bench(app)
     add_reproduce(app)
-    return app
+    application: Any = get_command(app)
+    for command in (application, *application.commands.values()):
+        for parameter in command.get_params(typer.Context(command)):
+            _show_as_written(parameter)
+    return application
+
+
+def _show_as_written(parameter: Any) -> None:
+    """Keep typer from adding to what help says of an argument or a flag: ``[[FILE]]``, ``<list[Path]>``, ``<bool>``."""
+    if parameter.param_type_name == "argument":
+        parameter.get_usage_pieces = lambda ctx: [parameter.metavar]
+    if parameter.param_type_name == "argument" or parameter.is_flag:
+        parameter.display_type_rich = lambda ctx: None
 
 
 def _add_demo(app: "typer.Typer") -> None:

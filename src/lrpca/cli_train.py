@@ -58,7 +58,7 @@ def add_train(app: "typer.Typer") -> None:
     def train(
         ctx: typer.Context,
         output: Annotated[Path, option("--output", "-o", metavar="MODEL.json", help="Where the model goes.")],
-        files: Annotated[list[Path] | None, typer.Argument(metavar="FILES", help=_FILES)] = None,
+        files: Annotated[list[Path] | None, typer.Argument(metavar="[FILES...]", help=_FILES)] = None,
         rank: Annotated[int | None, option("--rank", "-r", metavar="N", help="Rank; needed for FILES, else 5.")] = None,
         shape: Annotated[str | None, option(metavar="N1xN2", help="Of problems that are made, 1000x1000.")] = None,
         outliers: Annotated[float | None, option(metavar="X", help="Share of outliers in them, 0.1.")] = None,
