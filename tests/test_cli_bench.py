@@ -81,7 +81,9 @@ def test_rows_that_fail_are_a_result_but_not_if_all_do(folder: Path, capsys: pyt
         (("none.npy", "--rank", "2"), ExitCode.INPUT, ("none.npy", "does not exist")),
         (("Y.npy", "--rank", "2", "-o", "X.npy/such"), ExitCode.OUTPUT, ("X.npy/such", "to be a folder")),
         (("Y.npy", "--rank", "2", "-o", "X.npy"), ExitCode.OUTPUT, ("X.npy", "to be a folder")),
-        (("Y.npy", "--rank", "2", "--memory-limit", "0"), ExitCode.INPUT, ("memory_limit=0",)),
+        (("Y.npy", "--rank", "2", "--memory-limit", "0"), ExitCode.USAGE, ("memory_limit=0",)),
+        (("Y.npy", "--rank", "2", "--target", "-1"), ExitCode.USAGE, ("target=-1",)),
+        (("Y.npy", "--rank", "2", "--tol", "2"), ExitCode.USAGE, ("tol=2.0",)),
     ],
 )
 def test_bad_usage_is_one_line_before_any_work(

@@ -132,12 +132,14 @@ def _run(
     """Check everything that can be checked before work begins, hold the contest, write and show the report."""
     from lrpca import plot
     from lrpca.arena import compete, page, parse_specs
+    from lrpca.arena.contest import check_conditions
     from lrpca.atomic import check_folder
 
     with exit_with(ExitCode.USAGE):
         plot.require_matplotlib()
         specs = parse_specs(methods)
         source.check()
+        check_conditions(**conditions)
     with exit_with(ExitCode.OUTPUT):
         check_folder(output, page.FILES, overwrite=force)
     refused = ExitCode.INPUT if source.file else ExitCode.USAGE

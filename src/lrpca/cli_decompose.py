@@ -69,6 +69,7 @@ def add_decompose(app: "typer.Typer") -> None:
         with short_messages():
             from lrpca import files
             from lrpca.cli_models import load_schedule
+            from lrpca.decompose import check_settings
             from lrpca.memory_limit import WORK, require_room
 
             with exit_with(ExitCode.OUTPUT):
@@ -76,19 +77,22 @@ def add_decompose(app: "typer.Typer") -> None:
             # An OSError is about the checkpoint.
             with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
                 wanted = _Wanted(output, sparse, low_rank, _checked_layout(layout, output, sparse))
-                asked = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter, "random_state": seed}
-                asked |= _checked_method(method, checkpoint)
+                asked: dict[str, Any] = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter}
+                asked |= {"random_state": seed} | _checked_method(method, checkpoint)
+            with exit_with(ExitCode.INPUT):
+                asked["schedule"] = None if schedule is None else load_schedule(schedule)
+            with exit_with(ExitCode.USAGE, ValueError):
+                check_settings(**{name: value for name, value in asked.items() if name != "options"})
             with _connected(scheduler):
                 reads = _Reads()
                 with exit_with(ExitCode.INPUT):
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
                     require_room(WORK, "to work with beside Y")
-                    learned = None if schedule is None else load_schedule(schedule)
                 with exit_with(ExitCode.OUTPUT):
                     files.check_room(output, reads, wanted.full_matrices)
                 began = time.perf_counter()
                 with exit_with(ExitCode.INPUT), _going_on(checkpoint):
-                    d = _solve(Y, asked | {"schedule": learned}, reads, quiet)
+                    d = _solve(Y, asked, reads, quiet)
                 total = {"total_seconds": time.perf_counter() - began} | reads.summary()
                 written = wanted.write(d, quiet)
             summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
@@ -249,9 +253,13 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def _going_on(checkpoint: Path | None) -> Iterator[None]:
-    """Say where an interrupted run can go on from; a checkpoint that cannot be written is no fault of the input."""
+    """Say where an interrupted run can go on from; and tell faults of the input from others."""
     try:
         yield
+    except ValueError as error:
+        # Some options are refused beside others, or for the rank that was found.
+        with exit_with(ExitCode.USAGE if str(error).startswith("options[") else ExitCode.INPUT):
+            raise
     except OSError as error:
         with exit_with(ExitCode.OUTPUT if str(error).startswith("checkpoint=") else ExitCode.INPUT):
             raise

@@ -93,7 +93,9 @@ def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
     if text is None:
         return None
     if re.fullmatch(r"\s*\d+(\s*,\s*\d+){3}\s*", text):
-        return tuple(int(edge) for edge in text.split(","))
+        left, top, right, bottom = box = tuple(int(edge) for edge in text.split(","))
+        if left < right and top < bottom:
+            return box
     if re.fullmatch(r"[\d\s,.+-]*", text) and not Path(text).is_file():
         raise ValueError(f"--{name}={text!r} is no box; write it as LEFT,TOP,RIGHT,BOTTOM in pixels, e.g. 0,40,320,240")
     return Path(text)
@@ -106,6 +108,7 @@ def _check(settings: dict[str, Any]) -> None:
     request.check_rank(settings["rank"])
     request.check_sensitivity(settings["sensitivity"])
     request.check_window(settings["window"])
+    request.check_downscale(settings["downscale"], sys.maxsize, sys.maxsize)
     if settings["masks"] not in ("video", "pictures"):
         raise ValueError(f"--masks={settings['masks']} is unknown; use video or pictures")
 

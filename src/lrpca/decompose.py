@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -229,9 +230,12 @@ def _solve(
     return solve_unknown_rank(task, asked, start, callback)
 
 
-def check_settings(method: str, schedule: Any, tol: Any, max_iter: Any, random_state: Any) -> None:
-    """Raise what `decompose` would raise of these arguments."""
+def check_settings(
+    method: str, schedule: Any, tol: Any, max_iter: Any, random_state: Any, rank: int | float | str | None = None
+) -> None:
+    """Raise what `decompose` would raise of these arguments, whatever Y is."""
     chosen = find_method(method)
+    _check_rank(rank, (sys.maxsize, sys.maxsize), chosen)
     _refuse_unused(chosen, schedule=schedule)
     plan = _resolve_schedule(schedule) if chosen.schedule else None
     check_tol(tol, chosen, plan, np.dtype(np.float64))

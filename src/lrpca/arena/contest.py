@@ -139,7 +139,7 @@ def compete(
     """
     chosen = _chosen(specs)
     data = _Data.of(problem, truth, rank)
-    _check(
+    check_conditions(
         target=target,
         repeat=repeat,
         time_limit=time_limit,
@@ -313,7 +313,8 @@ def _check_rank(rank: Any, shape: tuple[int, int]) -> int:
     return int(rank)
 
 
-def _check(**given: Any) -> None:
+def check_conditions(**given: Any) -> None:
+    """Raise what `compete` would raise of these arguments, whatever the problem is."""
     for name in ("target", "time_limit", "memory_limit"):
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
