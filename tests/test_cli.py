@@ -48,15 +48,9 @@ def decompose(*arguments: str, file: str = "Y.npy", rank: str = "3") -> int:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """Run the command as a process of its own, open to Ctrl-C even where the tests themselves run in the background."""
+    """Run the command as a process of its own."""
     command = [sys.executable, "-m", "lrpca", *arguments]
-    pipe = subprocess.PIPE
-    # A shell starts background jobs with SIGINT ignored, and children inherit that.
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=_listen_to_interrupts)
-
-
-def _listen_to_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def relative_error(found: np.ndarray) -> float:

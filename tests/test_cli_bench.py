@@ -106,7 +106,6 @@ def test_an_interrupt_ends_the_contestant_and_leaves_nothing(folder: Path, numbe
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(folder / "tmp"), "OPENBLAS_NUM_THREADS": "1"},
-        preexec_fn=_listen_to_interrupts,
     )
     deadline = time.monotonic() + 60
     while not _children(run.pid) and time.monotonic() < deadline:
@@ -122,10 +121,6 @@ def test_an_interrupt_ends_the_contestant_and_leaves_nothing(folder: Path, numbe
     assert (
         not Path(f"/proc/{worker}").exists() and not list((folder / "tmp").iterdir()) and not (folder / "out").exists()
     )
-
-
-def _listen_to_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _children(process: int) -> list[int]:

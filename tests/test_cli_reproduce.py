@@ -168,7 +168,6 @@ def test_interrupted_while_writing(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lrpca", "reproduce", "iteration-time", "--quick", "--repeat", "1000", "-o", "out"]
     pipe = subprocess.PIPE
-    # A shell starts background jobs with SIGINT ignored, and children inherit that.
     process = subprocess.Popen(
         command,
         stdout=pipe,
@@ -176,7 +175,6 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     while "problem 1 of 1000" not in (line := process.stderr.readline()):

@@ -353,15 +353,9 @@ def test_a_folder_that_goes_wrong_in_the_middle(folder: Path, capsys: pytest.Cap
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """Run the command as a process of its own, open to Ctrl-C even where the tests themselves run in the background."""
+    """Run the command as a process of its own."""
     command = [sys.executable, "-m", "lrpca", *arguments]
-    pipe = subprocess.PIPE
-    # A shell starts background jobs with SIGINT ignored, and children inherit that.
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=_listen_to_interrupts)
-
-
-def _listen_to_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(
