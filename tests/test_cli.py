@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
-import typer
 
 import lrpca
 from lrpca.cli import ExitCode, main
 from tests.terminal import run_in_terminal
+
+typer = pytest.importorskip("typer", reason="needs the extra cli")
 
 RANK = 3
 

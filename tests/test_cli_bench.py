@@ -14,6 +14,9 @@ import pytest
 from lrpca.cli import ExitCode, main
 from lrpca.testing import planted
 
+pytest.importorskip("typer", reason="needs the extra cli")
+pytest.importorskip("matplotlib", reason="needs the extra plot")
+
 QUICK = ("--threads", "1", "--time-limit", "30")
 
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-import zarr
 
 import lrpca
 from lrpca import cli_decompose
@@ -20,6 +18,9 @@ from lrpca.console import ExitCode
 from lrpca.decomposition_file import DIAGNOSIS_ARRAYS
 from lrpca.zarr_files import read_sparse
 from tests.terminal import run_in_terminal
+
+pytest.importorskip("typer", reason="needs the extra cli")
+zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 
 RANK = 3
 
@@ -95,6 +96,7 @@ def test_other_inputs_and_outputs_give_the_same(
     monkeypatch.setattr("lrpca.decomposition._BLOCK", 1 << 12)
     np.save("a.npy", Y[:150])
     np.save("b.npy", Y[150:])
+    h5py = pytest.importorskip("h5py")
     with h5py.File("Y.h5", "w") as file:
         file["group/Y"], file["group/X"] = Y, X
     for arguments in (["a.npy", "b.npy"], ["Y.h5", "--key", "group/Y"], ["Y.zarr"]):

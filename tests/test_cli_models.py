@@ -16,6 +16,8 @@ from lrpca.console import ExitCode
 from lrpca.learn.story import score_of, trained_on
 from lrpca.schedule import shipped
 
+pytest.importorskip("typer", reason="needs the extra cli")
+
 DATA = {"source": "paper", "shape": [300, 200], "rank": 3, "outlier_fraction": 0.15, "outlier_size": 1.0}
 SCORES = {
     "held_out_errors": [0.03, 0.004, 0.0005, 6e-5, 7e-6],

@@ -20,6 +20,7 @@ from lrpca.experiments import entrants
 from lrpca.experiments.measurement import Setup
 from lrpca.experiments.reproduce import EXPERIMENTS
 
+pytest.importorskip("typer", reason="needs the extra cli")
 Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")
 # Those that compare solvers; what is measured of learning is in test_experiments_learning.py.
 COMPARISONS = [name for name, experiment in EXPERIMENTS.items() if isinstance(experiment.full, Setup)]

@@ -20,6 +20,7 @@ from lrpca.cli import main
 from lrpca.console import ExitCode
 from lrpca.testing import planted
 
+pytest.importorskip("typer", reason="needs the extra cli")
 torch = pytest.importorskip("torch", reason="needs the extra learn")
 # Problems that are made: small ones, few layers and few steps.
 MADE = ("--rank", "2", "--shape", "60x50")

@@ -17,6 +17,7 @@ from lrpca.cli import ExitCode, main
 from lrpca.cli_video import tell
 from lrpca.video import Progress, open_frames
 
+pytest.importorskip("typer", reason="needs the extra cli")
 pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video]")
 
 from lrpca.video.learning import SceneLearner

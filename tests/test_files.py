@@ -10,16 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import scipy.sparse
-import zarr
 
 import lrpca
 from lrpca.atomic import cannot_write, replacing, replacing_files
@@ -33,6 +27,7 @@ Y_MISSING = np.where(np.arange(28).reshape(7, 4) % 5 == 3, np.nan, Y)
 
 def write_mat73(path: Path, **arrays: np.ndarray) -> None:
     """Write arrays as MATLAB 7.3 does: 512 bytes in front, dimensions reversed, complex as pairs."""
+    h5py = pytest.importorskip("h5py")
     with h5py.File(path, "w", userblock_size=512) as content:
         for name, values in arrays.items():
             if np.iscomplexobj(values):
@@ -119,6 +114,7 @@ def test_csv_with_and_without_names(tmp_path: Path, text: str) -> None:
 
 
 def test_text_of_other_programs(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
     pd.DataFrame(Y_MISSING, columns=list("abcd")).to_csv(tmp_path / "pandas.csv")
     pd.DataFrame(Y_MISSING).to_csv(tmp_path / "ranged.csv.gz")
     pd.DataFrame(Y_MISSING, columns=list("abcd")).to_csv(tmp_path / "tabs.tsv", sep="\t", index=False, na_rep="NA")
@@ -133,10 +129,14 @@ COLUMNS = {
     **{"years": [2001, 2002, 2003], "count": [0, 1, 2], "wavelengths": [400.5, 401.0, 401.5]},
     **{"codes": [17, 3, 205], "mixed": ["a", 2002, 2003], "names": ["a", "b", "c"]},
 }
+# Each of pandas' kinds of row names, made with pandas where it is installed.
 INDICES: dict[str, Any] = {
-    **{"count": pd.RangeIndex(20), "later": pd.RangeIndex(7, 27), "days": pd.date_range("2020-02-01", periods=20)},
-    **{"filtered": pd.Index([*range(0, 20, 2), *range(21, 51, 3)]), "named": pd.RangeIndex(20, name="station")},
-    "pairs": pd.MultiIndex.from_product([range(4), list("uvwxy")]),
+    "count": lambda pd: pd.RangeIndex(20),
+    "later": lambda pd: pd.RangeIndex(7, 27),
+    "days": lambda pd: pd.date_range("2020-02-01", periods=20),
+    "filtered": lambda pd: pd.Index([*range(0, 20, 2), *range(21, 51, 3)]),
+    "named": lambda pd: pd.RangeIndex(20, name="station"),
+    "pairs": lambda pd: pd.MultiIndex.from_product([range(4), list("uvwxy")]),
 }
 
 
@@ -145,7 +145,8 @@ INDICES: dict[str, Any] = {
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.filterwarnings("ignore:.*mixes names and numbers in its first line, which is taken as column names")
 def test_tables_of_pandas_with_an_index(tmp_path: Path, kind: str, index: str, columns: str) -> None:
-    table = pd.DataFrame(TABLES[kind], index=INDICES[index], columns=COLUMNS[columns])
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(TABLES[kind], index=INDICES[index](pd), columns=COLUMNS[columns])
     table.to_csv(tmp_path / "Y.csv")
     ambiguous = kind == "counts" and {index, columns} <= {"filtered", "wavelengths", "codes"}
     if ambiguous:  # as far as anyone can tell
@@ -160,6 +161,7 @@ def test_tables_of_pandas_with_an_index(tmp_path: Path, kind: str, index: str, c
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("columns", ["years", "count", "codes", "names"])
 def test_tables_without_an_index(tmp_path: Path, kind: str, columns: str) -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
     names = COLUMNS[columns]
     found = columns in ("years", "names") or (columns == "count" and kind == "floats")
     taken = "column names; if it is data, give header=False" if found else "data; if it holds"
@@ -281,6 +283,7 @@ def test_mat73_is_as_matlab_shows_it(tmp_path: Path, matrix: np.ndarray) -> None
 
 
 def test_parquet_nulls_are_missing_and_the_index_is_left_out(tmp_path: Path) -> None:
+    pd, pa, pq = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "pyarrow.parquet"))
     frame = pd.DataFrame(Y_MISSING, columns=list("abcd"), index=[f"row {i}" for i in range(7)])
     frame.to_parquet(tmp_path / "pandas.parquet")
     np.testing.assert_array_equal(read_matrix(tmp_path / "pandas.parquet"), Y_MISSING)
@@ -290,6 +293,7 @@ def test_parquet_nulls_are_missing_and_the_index_is_left_out(tmp_path: Path) -> 
 
 
 def test_parquet_keeps_small_integers_and_refuses_text(tmp_path: Path) -> None:
+    pd, pa, pq = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "pyarrow.parquet"))
     pq.write_table(
         pa.table({"a": pa.array([1, 2], pa.uint8()), "b": pa.array([3, 4], pa.uint8())}),
         tmp_path / "i.parquet",
@@ -316,6 +320,7 @@ def valid_file(folder: Path, ending: str) -> Path:
     elif ending == "73.mat":
         write_mat73(file, Y=big)
     elif ending == ".parquet":
+        pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
         pd.DataFrame(big, columns=[f"c{j}" for j in range(40)]).to_parquet(file)
     else:
         np.savetxt(file, big, delimiter=",")
@@ -493,7 +498,7 @@ def test_folders_that_hold_no_result(tmp_path: Path, result: lrpca.Decomposition
     (tmp_path / "out" / "L.npy").write_bytes(b"hello")
     with pytest.raises(ValueError, match=r"^path='.*out' is not a saved decomposition \(.*\); is the file complete\?"):
         lrpca.Decomposition.load(tmp_path / "out")
-    zarr.create_group(tmp_path / "other.zarr")
+    pytest.importorskip("zarr").create_group(tmp_path / "other.zarr")
     with pytest.raises(ValueError, match=r"^path='.*other\.zarr' is not a saved decomposition \(format None\)"):
         lrpca.Decomposition.load(tmp_path / "other.zarr")
 

@@ -1,8 +1,12 @@
 """`import lrpca` is quick and loads nothing heavy."""
 
+import importlib
 import json
+import os
+import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +31,17 @@ HEAVY = (
     "typer",
     "zarr",
 )
+# What comes with extras, by the name it is imported by.
+OPTIONAL = (
+    *sorted({*HEAVY} - {"llvmlite", "numba", "scipy"}),
+    "PIL",
+    "cv2",
+    "joblib",
+    "numpydoc",
+    "pyrpca",
+    "tensorly",
+)
+ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 0.3
 # On a busy machine most attempts measure the other processes, so one quick import out of many is proof enough.
 ATTEMPTS = 20
@@ -60,3 +75,21 @@ def test_public_names_resolve() -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = lrpca.no_such_name  # type: ignore[attr-defined]
+
+
+def test_every_module_can_be_imported_with_the_extras_it_needs() -> None:
+    names = [module.name for module in pkgutil.walk_packages(lrpca.__path__, "lrpca.")]
+    assert {"lrpca.estimator", "lrpca.kernels.triton_pass", "lrpca.learn.network"} <= set(names)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            assert error.name is not None and error.name.split(".")[0] in OPTIONAL
+
+
+@pytest.mark.slow
+def test_tests_are_collected_without_the_extras() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "tests.hidden_packages", "--collect-only", "-q"]
+    environment = os.environ | {"HIDDEN_PACKAGES": ",".join(OPTIONAL)}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr

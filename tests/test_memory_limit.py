@@ -14,6 +14,8 @@ from lrpca.circumstances import THREAD_VARIABLES
 from lrpca.console import ExitCode
 from lrpca.memory_limit import LIBRARIES, WORK
 
+pytest.importorskip("typer", reason="needs the extra cli")
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its limit")
 
 PROBLEM = lrpca.testing.planted((200, 150), rank=3, outlier_fraction=0.1)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+torch = pytest.importorskip("torch")
+
 from lrpca.influence import Levels, apply, everything, levels
 from lrpca.kernels import torch_pass
 from lrpca.kernels.reference import Pass, dense_pass
 from lrpca.kernels.torch_pass import TensorPass, plain_change, plain_pass
-
-torch = pytest.importorskip("torch")
 
 SHAPE = (60, 45)
 LEVELS = {

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-import zarr
 
 import lrpca
 from lrpca.decomposition import Decomposition
 from lrpca.matrices.block_work import OutlierEntries, WriteOutliers
 from lrpca.matrices.local_blocks import LocalBlocks
 from lrpca.zarr_files import read_sparse, write_low_rank
+
+zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 
 SHAPE, RANK = (600, 310), 2
 # So that the little matrix has many blocks.
