@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
-import pandas as pd
 import pytest
-import torch
-import zarr
 
 import lrpca
 from lrpca import Decomposition
 from lrpca.testing import Problem, planted
+
+da, pd, torch, zarr = (pytest.importorskip(name) for name in ("dask.array", "pandas", "torch", "zarr"))
 
 SHAPE, RANK = (90, 70), 3
 

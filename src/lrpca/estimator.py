@@ -89,9 +89,11 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         Where X had names of columns.
     low_rank_ : ndarray (n_samples, n_features)
         The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
-        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks.
+        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks. Where X has
+        NaN, and less than 2²² entries, this is a posterior mean; the next two are of the plain fit.
     sparse_ : ndarray (n_samples, n_features)
-        The outliers, zero elsewhere.
+        The outliers, zero elsewhere. There ``low_rank_ + sparse_`` is X, unless X has NaN: then they are of different
+        fits, and X is missed by as much as these differ.
     outliers_ : ndarray of bool (n_samples, n_features)
         Where they are.
     n_iter_, converged_, history_
