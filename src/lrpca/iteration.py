@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.kernels.reference import Pass
+from lrpca.linalg import eigh, svd
 
 # Directions whose share of a Gram is below this are treated as absent (over-specified rank).
 _NEGLIGIBLE = 1e-13
@@ -28,7 +29,7 @@ def pseudo_inverse(
     gram: Any,  # (r, r) Hermitian, positive semi-definite
 ) -> Any:
     """Return the inverse of a Gram matrix, zero along directions that are not there."""
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = eigh(gram)
     good = values > _NEGLIGIBLE * max(values[-1], np.finfo(float).tiny)
     inverse = np.where(good, 1.0 / np.where(good, values, 1.0), 0.0)
     return (vectors * inverse) @ vectors.conj().T
@@ -172,7 +173,7 @@ def retracted_core(
     after = before.copy()
     after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
     after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
-    return *small_svd(after), before
+    return *svd(after), before
 
 
 def _split(
@@ -253,7 +254,7 @@ def orthonormal(
         if found is not None:
             return found
     for _ in range(2):
-        M = M @ np.linalg.eigh(M.conj().T @ M)[1]
+        M = M @ eigh(M.conj().T @ M)[1]
         size = np.linalg.norm(M, axis=0)
         M = M * np.where(size > _ABSENT * size.max(initial=0.0), 1.0 / np.where(size > 0, size, 1.0), 0.0)
     return M
@@ -282,7 +283,7 @@ def thin_svd(
         if found is not None:
             return found
     Q = orthonormal(M)
-    U, values, Vh = small_svd(Q.conj().T @ M)
+    U, values, Vh = svd(Q.conj().T @ M)
     return Q @ U, values, Vh
 
 
@@ -301,25 +302,12 @@ def normal_form(
         if found is not None:
             return found
     Q_L, Q_R = orthonormal(L), orthonormal(R)
-    U, values, Vt = small_svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
+    U, values, Vt = svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
     left, right = Q_L @ U, Q_R @ Vt.T
     peak = right[np.abs(right).argmax(axis=0), np.arange(right.shape[1])]
     phase = np.where(peak == 0, 1.0, peak / np.where(peak == 0, 1.0, np.abs(peak)))
     root = np.sqrt(values)
     return left * (phase * root), right * (phase.conj() * root), values
-
-
-def small_svd(
-    M: Any,  # (k, k)
-) -> tuple[Any, Any, Any]:
-    """Return the SVD of a small matrix; the fast algorithm fails on a harmless one now and then, the older never."""
-    try:
-        return np.linalg.svd(M)
-    except np.linalg.LinAlgError:
-        from scipy.linalg import svd
-
-        U, values, Vh = svd(M, lapack_driver="gesvd")
-        return U, values, Vh
 
 
 def _project(

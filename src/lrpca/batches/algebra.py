@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lrpca.iteration import OWN_GRAM_DAMPING
+from lrpca.linalg import tensor_eigh, tensor_svd
 
 _NEGLIGIBLE = 1e-13
 _ABSENT = 1e-14
@@ -99,7 +100,7 @@ def retract(
     after[:, :r, :r] += along_L * old_R[:, None, :] + old_L[:, :, None] * along_R.transpose(1, 2)
     after[:, :r, r:] = old_L[:, :, None] * new_R.transpose(1, 2)
     after[:, r:, :r] = new_L * old_R[:, None, :]
-    P, values, Zh = torch.linalg.svd(after)
+    P, values, Zh = tensor_svd(after)
     P, values, Zh = P[:, :, :r], values[:, :r], Zh[:, :r]
     U_new = torch.bmm(U, P[:, :r]) + torch.bmm(Q_U, P[:, r:])
     Z = Zh.transpose(1, 2)
@@ -114,7 +115,7 @@ def orthonormal(
     for _ in range(2):
         if M.shape[2] > 1:
             gram = torch.bmm(M.transpose(1, 2), M)
-            M = torch.bmm(M, torch.linalg.eigh(gram)[1])
+            M = torch.bmm(M, tensor_eigh(gram)[1])
         size = lengths(M)
         there = size > _ABSENT * size.amax(dim=1, keepdim=True)
         M = M * torch.where(there, 1.0 / torch.where(size > 0, size, 1.0), 0.0)[:, None, :]
@@ -126,7 +127,7 @@ def thin_svd(
 ) -> tuple[Any, Any, Any]:
     """Return U (b, n, k), the singular values (b, k) and Vᵀ (b, k, k)."""
     Q = orthonormal(M)
-    U, values, Vh = torch.linalg.svd(torch.bmm(Q.transpose(1, 2), M))
+    U, values, Vh = tensor_svd(torch.bmm(Q.transpose(1, 2), M))
     return torch.bmm(Q, U), values, Vh
 
 
@@ -144,7 +145,7 @@ def leading_vectors(
     s = gram.shape[1]
     width = min(count + spare, s)
     if s <= 32:
-        values, vectors = torch.linalg.eigh(gram)
+        values, vectors = tensor_eigh(gram)
         return values.flip(1)[:, :count], vectors.flip(2)[:, :, :count]
     generator = torch.Generator().manual_seed(0)
     basis = (
@@ -154,7 +155,7 @@ def leading_vectors(
     )
     for _ in range(powers):
         basis = orthonormal(torch.bmm(gram, basis))
-    values, rotation = torch.linalg.eigh(torch.bmm(basis.transpose(1, 2), torch.bmm(gram, basis)))
+    values, rotation = tensor_eigh(torch.bmm(basis.transpose(1, 2), torch.bmm(gram, basis)))
     vectors = torch.bmm(basis, rotation)
     return values.flip(1)[:, :count], vectors.flip(2)[:, :, :count]
 

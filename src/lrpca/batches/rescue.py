@@ -13,6 +13,7 @@ import torch
 
 from lrpca.batches.algebra import orthonormal, solve_each
 from lrpca.batches.stack import Stack, medians
+from lrpca.linalg import tensor_svd
 
 # Steps of least absolute deviations, few-entry fits to try, and steps of least squares on what is explained.
 _ABSOLUTE_STEPS, _TRIES, _CLIPPED_STEPS = 12, 64, 4
@@ -195,6 +196,6 @@ def _orthogonal(
     """Return factors U Σ^½ and V Σ^½ of the same products."""
     Q_L, Q_R = orthonormal(L), orthonormal(R)
     core = torch.bmm(Q_L.transpose(1, 2), L) @ torch.bmm(Q_R.transpose(1, 2), R).transpose(1, 2)
-    U, values, Vh = torch.linalg.svd(core)
+    U, values, Vh = tensor_svd(core)
     root = torch.sqrt(values)[:, None, :]
     return torch.bmm(Q_L, U) * root, torch.bmm(Q_R, Vh.transpose(1, 2)) * root

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from lrpca.linalg import eigh, svd
+
 # Directions whose share of a Gram is below this are treated as absent; the same of combinations of columns of length 1.
 ABSENT, NEGLIGIBLE = 1e-13, 1e-12
 # Columns whose cosines are below this are orthogonal.
@@ -56,15 +58,12 @@ def tangent_step(
     sizes, steps = np.zeros((2, r)), np.zeros((2, r))
     if not _split(grams, length, inner, new, sizes, steps):
         return None
-    try:
-        # What is new, in columns of length one, has the orthonormal basis that its Gram is whitened by.
-        values, bases = np.linalg.eigh(new)
-        before, after = np.zeros((2 * r, 2 * r)), np.zeros((2 * r, 2 * r))
-        if not _join(grams, inner, new, sizes, steps, values, bases, before, after):
-            return None
-        U, values, Vt = np.linalg.svd(after)
-    except np.linalg.LinAlgError:
+    # What is new, in columns of length one, has the orthonormal basis that its Gram is whitened by.
+    values, bases = eigh(new)
+    before, after = np.zeros((2 * r, 2 * r)), np.zeros((2 * r, 2 * r))
+    if not _join(grams, inner, new, sizes, steps, values, bases, before, after):
         return None
+    U, values, Vt = svd(after)
     coefficients = np.zeros((2, 2 * r, r))
     _combine(grams, bases, U, Vt, coefficients)
     return TangentStep(coefficients, values, U[:, :r], Vt[:r], before)

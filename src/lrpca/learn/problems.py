@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lrpca.linalg import svd
 from lrpca.testing.problems import Problem, column_space, planted
 
 # Components of a label below this part of the largest are rounding.
@@ -203,7 +204,7 @@ def factors_of(
     rank: int | None = None,
 ) -> tuple[Any, Any]:
     """Return factors of a matrix, with orthonormal columns first: its largest `rank` components, all if not given."""
-    U, values, Vh = np.linalg.svd(np.asarray(X, np.float64), full_matrices=False)
+    U, values, Vh = svd(np.asarray(X, np.float64), full_matrices=False)
     keep = max(1, int((values > _NEGLIGIBLE * values[0]).sum())) if rank is None else rank
     return U[:, :keep], Vh[:keep].T * values[:keep]
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
+from lrpca.linalg import tensor_svd
+
 
 class _Truncate(torch.autograd.Function):
     """M ↦ its best approximation of rank r, and the singular bases of that (taken as constants)."""
 
     @staticmethod
     def forward(ctx: Any, M: Any, rank: int) -> tuple[Any, Any, Any, Any]:
-        U, values, Vh = torch.linalg.svd(M)
+        U, values, Vh = tensor_svd(M)
         ctx.save_for_backward(U, values, Vh)
         ctx.rank = rank
         left, right = U[:, :rank].contiguous(), Vh[:rank].T.contiguous()

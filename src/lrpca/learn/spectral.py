@@ -13,6 +13,7 @@ import torch
 
 from lrpca.influence import Levels, everything, levels
 from lrpca.learn.transfer import multiplied
+from lrpca.linalg import tensor_svd
 from lrpca.matrices.differentiable import DifferentiableMatrix
 
 # Rounds of power iteration that the derivative of singular vectors is taken from: it is off by
@@ -57,7 +58,7 @@ def spectral_start(
         for _ in range(_POWER_STEPS if power_steps is None else power_steps):
             V = torch.linalg.qr(A.back(torch.linalg.qr(A.times(V))[0]))[0]
         AV = A.times(V)
-        _, values, Vh = torch.linalg.svd(AV, full_matrices=False)
+        _, values, Vh = tensor_svd(AV, full_matrices=False)
         values, turn = values[:rank], Vh[:rank].T
         root = torch.sqrt(values)
         AV, V = AV @ turn, V @ turn

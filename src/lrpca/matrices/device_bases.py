@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lrpca.iteration import small_svd
+from lrpca.linalg import eigh, svd
 from lrpca.matrices.device_array import DeviceArray, to_device, to_host
 
 # The least eigenvalue of a Gram of columns of length one: squares have sixteen digits, so bases are good to thirteen of
@@ -46,7 +46,7 @@ def thin_svd(
     found = _whitening(*_grams(M), least=_ROUGHLY)
     if found is None:
         return None
-    U, values, Vh = small_svd(found.back)
+    U, values, Vh = svd(found.back)
     return _times(M, found.there @ U), values, Vh
 
 
@@ -62,7 +62,7 @@ def normal_form(
         left, right = (_whitening(gram, least=_WELL) for gram in grams)
         if left is None or right is None:
             return None
-        U, values, Vt = small_svd(left.back @ right.back.T)
+        U, values, Vt = svd(left.back @ right.back.T)
         root = np.sqrt(values)
         new_L, new_R = _times(L, left.there @ U * root).tensor, _times(R, right.there @ Vt.T * root).tensor
     # The entry of largest modulus in each column of R is to be positive.
@@ -100,7 +100,7 @@ def _whitening(
     size = np.sqrt(np.diag(gram))
     if len(size) == 0 or not (np.isfinite(gram).all() and size.min() > 0):
         return None
-    values, vectors = np.linalg.eigh(gram / np.outer(size, size))
+    values, vectors = eigh(gram / np.outer(size, size))
     if values[0] <= least * values[-1]:
         return None
     root = np.sqrt(values)

@@ -19,6 +19,7 @@ from lrpca.iteration import OWN_GRAM_DAMPING, Retracted, pseudo_inverse, retract
 from lrpca.kernels.gpu import WIDEST, has_triton
 from lrpca.kernels.reference import Pass
 from lrpca.kernels.step_core import ABSENT, NEGLIGIBLE, ORTHOGONAL, tangent_step
+from lrpca.linalg import eigh
 from lrpca.matrices.device_array import DeviceArray, to_host
 from lrpca.matrices.device_report import Side
 
@@ -323,7 +324,7 @@ def _whitening(
     gram: Any,  # (r, r)
 ) -> Any:
     """Return T with T^H G T = 1, zero columns for directions that are not there."""
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = eigh(gram)
     good = values > NEGLIGIBLE * max(values[-1], _TINY)
     return vectors * np.where(good, 1.0 / np.sqrt(np.where(good, values, 1.0)), 0.0)
 

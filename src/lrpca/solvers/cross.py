@@ -16,6 +16,7 @@ import numpy as np
 from lrpca.influence import Levels, everything, levels
 from lrpca.iteration import gram, product_norm, pseudo_inverse
 from lrpca.kernels.reference import Pass
+from lrpca.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import grouped, refuse_infinite
 from lrpca.regression import robust_coefficients
@@ -252,7 +253,7 @@ class _Regression:
         found = np.zeros(len(self.coefficients), bool)
         if rank == 1:
             return found
-        values, vectors = np.linalg.eigh(gram(self.known).conj())
+        values, vectors = eigh(gram(self.known).conj())
         root = np.sqrt(np.maximum(values, _RIDGE * values[-1]))
         # X = (known V / √λ) (coefficients V̄ √λ)ᵀ, of which the left factor has the Gram 1.
         left, right = self.known @ (vectors / root), self.coefficients @ (vectors.conj() * root)

@@ -14,6 +14,7 @@ import numpy as np
 
 from lrpca.iteration import thin_svd
 from lrpca.kernels.reference import Kept, Pass
+from lrpca.linalg import eigh
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.consensus import consensus
@@ -107,8 +108,8 @@ def _unsupported(
 ) -> Any:
     """Return the directions (r, k) of which hardly anything is kept, beside what is kept of all of the row."""
     whole, supported = (Q[which].conj().T @ Q[which] for which in (seen, kept))
-    sizes, basis = np.linalg.eigh(whole)
+    sizes, basis = eigh(whole)
     there = sizes > _ABSENT * sizes[-1]
     basis = basis[:, there] / np.sqrt(sizes[there])
-    parts, vectors = np.linalg.eigh(basis.conj().T @ supported @ basis)
+    parts, vectors = eigh(basis.conj().T @ supported @ basis)
     return basis @ vectors[:, parts < _UNSUPPORTED * np.sum(kept) / np.sum(seen)]

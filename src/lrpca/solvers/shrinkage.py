@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.iteration import thin_svd
+from lrpca.linalg import svd
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
 
 # Beyond this share of all singular values, or if there are few of them, a partial SVD costs more than a full one.
@@ -120,7 +121,7 @@ def _full(
             return PartialSVD(U, values, Vh.conj().T)
         V, values, Uh = thin_svd(M.conj().T.astype(_wide(M)))
         return PartialSVD(Uh.conj().T, values, V)
-    U, values, Vh = np.linalg.svd(M, full_matrices=False)
+    U, values, Vh = svd(M, full_matrices=False)
     return PartialSVD(*(part.astype(_wide(M)) for part in (U, values.astype(_wide(M)).real, Vh.conj().T)))
 
 

@@ -22,6 +22,7 @@ from lrpca.iteration import (
     thin_svd,
 )
 from lrpca.kernels.reference import Pass
+from lrpca.linalg import some_eigh
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import EXACT_BELOW, Sample, refuse_infinite
 from lrpca.solvers.step import directions, take_pass
@@ -176,8 +177,6 @@ def exact_start(
     The right singular vectors are eigenvectors of the smaller Gram matrix, which is good to half the digits: enough for
     a start.
     """
-    from scipy.linalg import eigh
-
     facts = survey(matrix)
     matrix.reads += 1
     Y = np.asarray(matrix.dense_rows(slice(0, matrix.shape[0])), np.promote_types(matrix.arithmetic, np.float64))
@@ -191,8 +190,7 @@ def exact_start(
     # By a power of two, so that scaled data give the same bits.
     unit = 2.0 ** math.floor(math.log2(np.abs(weighted).max(initial=0.0) or 1.0))
     short = (weighted if n1 <= n2 else weighted.T) / unit
-    strongest = (len(short) - rank, len(short) - 1)
-    vectors = eigh(short @ short.conj().T, subset_by_index=strongest)[1][:, ::-1]
+    vectors = some_eigh(short @ short.conj().T, len(short) - rank, len(short) - 1)[1][:, ::-1]
     # W^½ Y = U Σ Vᵀ: from either side's vectors the other side's products follow, and with them the values.
     V = orthonormal(weighted.T @ vectors.conj()) if n1 <= n2 else vectors.conj()
     U, values, Vh = thin_svd(weighted @ V.conj())

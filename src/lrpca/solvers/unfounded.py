@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lrpca.linalg import some_eigh, svd
 from lrpca.matrices.sampling import Sample
 from lrpca.solvers.components import PROBE, Components
 
@@ -131,14 +132,12 @@ class _Support(NamedTuple):
         all entries and ``m^H K m`` on kept ones: the least ratio of the two is an eigenvalue. ``Σ - t M`` is singular
         where 1 / t is an eigenvalue of ``Σ⁻¹ M``.
         """
-        from scipy.linalg import eigh
-
         (n, q), kept = self.left.shape, float(np.mean(self.kept))
         products = (self.left[:, :, None] * self.right[:, None, :]).reshape(n, q * q)
         energy = products.conj().T @ products
         on_kept = products[self.kept].conj().T @ products[self.kept]
         ridge = 1e-9 * float(np.trace(energy).real) / (q * q) * np.eye(q * q)
-        ratios, vectors = eigh(on_kept, energy + ridge, subset_by_index=(0, 0))
+        ratios, vectors = some_eigh(on_kept, 0, 0, energy + ridge)
         if ratios[0] > _UNFOUNDED_MIX * kept:
             return None
         M = vectors[:, 0].reshape(q, q)
@@ -161,7 +160,7 @@ class _Support(NamedTuple):
 def _of_core(parts: Components, core: Any, edge: float) -> Components:
     """Return ``U core Vᵀ`` as components, the weakest of them as a probe; those that were probes stay so."""
     m = parts.present
-    P, values, Qh = np.linalg.svd(core)
+    P, values, Qh = svd(core)
     present = values.copy()
     present[-1] = min(values[-1], PROBE * edge) or _TINY
     root = np.sqrt(present)

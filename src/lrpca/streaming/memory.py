@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lrpca.linalg import eigh, svd
 from lrpca.weights import as_weights
 
 _KEEP_SIGMAS = 5.0
@@ -122,12 +123,12 @@ def leading(
 ) -> tuple[Any, Any]:
     """Return the leading singular values (q,) and right singular vectors (q, n2)."""
     if A.shape[1] <= 2 * len(A):
-        _, values, V = np.linalg.svd(A, full_matrices=False)
+        _, values, V = svd(A, full_matrices=False)
         return values[:size], V[:size]
     # Long rows: the Gram finds the subspace, the small matrix of coefficients in it the accurate values.
-    _, U = np.linalg.eigh(A @ A.T)
+    _, U = eigh(A @ A.T)
     Q, _ = np.linalg.qr((U[:, ::-1][:, :size].T @ A).T)
-    _, values, W = np.linalg.svd(A @ Q, full_matrices=False)
+    _, values, W = svd(A @ Q, full_matrices=False)
     return values, W @ Q.T
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from lrpca.influence import levels
 from lrpca.iteration import orthonormal, thin_svd
+from lrpca.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import EXACT_BELOW
 
@@ -119,7 +120,7 @@ def _residual_axes(matrix: DenseMatrix, L: Any, R: Any, threshold: float, found:
     D = Y - L @ R.T
     D = np.where((np.abs(D) <= threshold) & (True if matrix.mask is None else matrix.mask), D, 0.0)
     D = root[:, None] * (D - (D @ found.T) @ found)
-    vectors = np.linalg.eigh(D.T @ D)[1][:, ::-1]
+    vectors = eigh(D.T @ D)[1][:, ::-1]
     # Directions without any residual are as good as any other, if only they are new.
     return _beside(np.column_stack([vectors[:, :count], np.eye(len(R))]), found, count)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.linalg import eigh
 from lrpca.tables.medians import MEDIAN_NORMAL, column_medians
 from lrpca.threads import Threads
 
@@ -203,7 +204,7 @@ def updated(model: Model, sums: tuple[float, Any, Any], center: bool) -> Model:
 def _precision(model: Model) -> Any:
     """Return the inverse, with a ridge that lets a table without noise have one."""
     root = np.sqrt(np.maximum(np.diag(model.covariance), _TINY))
-    values, vectors = np.linalg.eigh(model.covariance / np.outer(root, root))
+    values, vectors = eigh(model.covariance / np.outer(root, root))
     values = np.maximum(values, 0.0)
     # Of few rows the smallest come out too small.
     ridge = max(_RIDGE, _FEW_ROWS * len(values) / max(model.total, 1.0) * values[len(values) // 4])

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.linalg import eigh
 from lrpca.matrices.chunked import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.tables.axes import with_fixed_signs
@@ -137,7 +138,7 @@ def narrow_axes(
     array([0.6, 0.8, 0. , 0. ])
     """
     cells = cellwise_moments(Y, center=center, weight=weight)
-    values, vectors = np.linalg.eigh(cells.covariance)
+    values, vectors = eigh(cells.covariance)
     components, _ = with_fixed_signs(vectors.T[::-1])
     return NarrowAxes(cells.mean, components, np.maximum(values[::-1], 0.0), cells)
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.iteration import normal_form, product_norm
+from lrpca.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sampling import Sample, draw_sample
 from lrpca.noise import residual_core, rounding_level
@@ -306,10 +307,10 @@ def _learn_priors(rows: _Side, columns: _Side, sigma: float) -> None:
     The coordinates are free, X = (L B⁻ᵀ)(R B)ᵀ; at their best, components that are not needed vanish in a few sweeps.
     """
     left, right = _spread(rows), _spread(columns)
-    values, vectors = np.linalg.eigh(left)
+    values, vectors = eigh(left)
     root = np.sqrt(np.maximum(values, _ABSENT**2 * values[-1]))
     half = vectors * root
-    variances, turn = np.linalg.eigh(half.T @ right @ half)
+    variances, turn = eigh(half.T @ right @ half)
     _change_coordinates(rows, (vectors / root) @ turn)
     _change_coordinates(columns, half @ turn)
     rows.prior_variance = np.ones(len(root))

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.linalg import svd
+
 # The distance of the two sets has been found when it falls by less than this part over so many steps.
 _SETTLED, _OVER = 1e-3, 20
 
@@ -79,7 +81,7 @@ def pcp_violation(
     size = np.abs(S)
     support = seen & (size > tolerance * scale)
     signs = np.where(support, S, 0) / np.where(support, size, 1)
-    U, values, Vh = np.linalg.svd(X, full_matrices=False)
+    U, values, Vh = svd(X, full_matrices=False)
     there = values > tolerance * max(float(values[0]), tolerance * scale)
     U, Vh = U[:, there], Vh[there]
     dual = _of_sparse(U @ Vh, signs, support, seen, weight)
@@ -120,5 +122,5 @@ def _of_low_rank(
     """Return the nearest subgradient of ‖X‖_*."""
     rest = dual - U @ (U.conj().T @ dual)
     rest = rest - (rest @ Vh.conj().T) @ Vh
-    left, values, right = np.linalg.svd(rest, full_matrices=False)
+    left, values, right = svd(rest, full_matrices=False)
     return U @ Vh + (left * np.minimum(values, 1.0)) @ right

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca.linalg import least_squares
 from lrpca.threads import Threads, thread_count
 
 Bytes = NDArray[np.uint8]
@@ -141,7 +142,7 @@ def refine(window: Bytes, samples: Bytes, picked: NDArray[np.int64], panels: Flo
         )
         result, _ = decompose_quietly(window, rank, schedule=schedule, start=(lights, R), tol=0.0, max_iter=_PASSES)
         # The factors come back in another gauge; the lights keep theirs, so that the next window can start from them.
-        gauge, *_ = np.linalg.lstsq(lights, result.L, rcond=None)
+        gauge = least_squares(lights, result.L)
         R = result.R @ gauge.T
     panels = np.ascontiguousarray(R.T, np.float32)
     return panels, read_lights(samples, picked, R[picked], 0.0)

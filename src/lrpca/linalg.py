@@ -1,0 +1,135 @@
+"""Singular values and eigenvalues of matrices on which LAPACK's fast algorithms may fail.
+
+Divide and conquer (``gesdd``, ``syevd``) is several times as fast as QR iteration (``gesvd``, ``syev``), but does not
+converge on a finite matrix now and then, such as one with repeated rows. QR iteration is the fallback, for stacks of
+matrices and for tensors too. Where values are wanted without vectors, LAPACK uses QR iteration from the beginning.
+
+What is not finite has no decomposition: these functions raise what NumPy, or torch, raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def svd(
+    M: Any,  # (..., m, n)
+    *,
+    full_matrices: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Return U, the singular values and V^H."""
+
+    def by_qr(one: Any) -> tuple[Any, ...]:
+        from scipy.linalg import svd
+
+        return tuple(svd(one, full_matrices=full_matrices, lapack_driver="gesvd"))
+
+    try:
+        U, values, Vh = np.linalg.svd(M, full_matrices=full_matrices)
+    except np.linalg.LinAlgError:
+        if not np.isfinite(M).all():
+            raise
+        U, values, Vh = _each(by_qr, M)
+    return U, values, Vh
+
+
+def eigh(
+    M: Any,  # (..., n, n) Hermitian
+) -> tuple[Any, Any]:
+    """Return the eigenvalues, the smallest first, and the eigenvectors."""
+
+    def by_qr(one: Any) -> tuple[Any, ...]:
+        from scipy.linalg import eigh
+
+        return tuple(eigh(one, driver="ev"))
+
+    try:
+        values, vectors = np.linalg.eigh(M)
+    except np.linalg.LinAlgError:
+        if not np.isfinite(M).all():
+            raise
+        values, vectors = _each(by_qr, M)
+    return values, vectors
+
+
+def some_eigh(
+    M: Any,  # (n, n) Hermitian
+    first: int,
+    last: int,
+    B: Any = None,  # (n, n) Hermitian, positive definite
+) -> tuple[Any, Any]:
+    """Return the eigenvalues from `first` to `last`, counted from the smallest, and their eigenvectors.
+
+    With B, those of ``M v = λ B v``.
+    """
+    from scipy.linalg import eigh
+
+    if not np.isfinite(M).all():
+        raise np.linalg.LinAlgError("Array must not contain infs or NaNs")
+    try:
+        values, vectors = eigh(M, B, subset_by_index=(first, last))
+    except np.linalg.LinAlgError:
+        values, vectors = (part[..., first : last + 1] for part in eigh(M, B, driver="ev" if B is None else "gv"))
+    return values, vectors
+
+
+def least_squares(
+    A: Any,  # (m, n)
+    B: Any,  # (m, k)
+) -> Any:
+    """Return the least-squares solution (n, k) of ``A X = B``."""
+    try:
+        return np.linalg.lstsq(A, B, rcond=None)[0]
+    except np.linalg.LinAlgError:
+        from scipy.linalg import lstsq
+
+        return lstsq(A, B, lapack_driver="gelss")[0]
+
+
+def tensor_svd(
+    M: Any,  # (..., m, n) tensor
+    *,
+    full_matrices: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Return U, the singular values and V^H of a tensor, without a graph where the fallback makes them."""
+    import torch
+
+    try:
+        U, values, Vh = torch.linalg.svd(M, full_matrices=full_matrices)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if not torch.isfinite(M).all():
+            raise
+        U, values, Vh = _on_host(lambda array: svd(array, full_matrices=full_matrices), M)
+    return U, values, Vh
+
+
+def tensor_eigh(
+    M: Any,  # (..., n, n) Hermitian tensor
+) -> tuple[Any, Any]:
+    """Return the eigenvalues of a tensor, the smallest first, and the eigenvectors; see `tensor_svd`."""
+    import torch
+
+    try:
+        values, vectors = torch.linalg.eigh(M)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if not torch.isfinite(M).all():
+            raise
+        values, vectors = _on_host(eigh, M)
+    return values, vectors
+
+
+def _each(work: Callable[[Any], tuple[Any, ...]], M: Any) -> tuple[Any, ...]:
+    """Return what is made of a matrix, or of every matrix of a stack."""
+    if M.ndim == 2:
+        return work(M)
+    parts = [work(one) for one in M.reshape(-1, *M.shape[-2:])]
+    return tuple(np.stack(same).reshape(*M.shape[:-2], *same[0].shape) for same in zip(*parts, strict=True))
+
+
+def _on_host(work: Callable[[Any], tuple[Any, ...]], M: Any) -> tuple[Any, ...]:
+    import torch
+
+    return tuple(torch.from_numpy(np.ascontiguousarray(part)).to(M.device) for part in work(M.detach().cpu().numpy()))
