@@ -46,6 +46,14 @@ def test_tail_shrinks_geometrically() -> None:
         assert numbers == pytest.approx((0.02 * 0.25 ** (k - 2), 0.9 * 0.5 ** (k - 2)), rel=1e-14)
 
 
+@pytest.mark.parametrize("kind", ("absolute", "adaptive"))
+def test_numbers_that_outgrow_their_range_are_infinite(kind: str) -> None:
+    s = Schedule([0.1, 0.05], [0, 1], kind=kind, tail=(1e308, 1e200))
+    assert s.at(2) == (0.05 * 1e200, 1e308)
+    assert s.at(3) == (math.inf, math.inf)
+    assert Schedule([0.1, 0], [0, 1], tail=(1, 1e308)).at(9) == (0.0, 1.0)
+
+
 def test_sequences_become_tuples_and_do_not_follow_the_caller() -> None:
     thresholds = [0.1, 0.05]
     s = Schedule(thresholds, np.array([0, 1]), shape=[10, 20], rank=2, tail=[1, 0.5])  # type: ignore[arg-type]
@@ -117,6 +125,11 @@ def test_no_scaling_without_a_base_or_where_adaptive() -> None:
         ({"decay": 1.5}, r"decay=1\.5.*between 0 and 1"),
         ({"decay": 0}, r"decay=0.*between 0 and 1"),
         ({"decay": math.nan}, r"decay=.*nan"),
+        ({"thresholds": [10**400, 1]}, r"^thresholds=\.\.\. contains an integer beyond 1\.8e\+308; pass smaller"),
+        ({"steps": [0, 10**5000]}, r"^steps=\.\.\. contains an integer beyond"),
+        ({"tail": (10**400, 1)}, r"^tail=\.\.\. contains an integer beyond"),
+        ({"shape": (10**400, 10)}, r"^shape=\.\.\. contains an integer of at least 2⁶³; pass those of the data"),
+        ({"rank": 10**300}, r"^rank=\.\.\. contains an integer of at least 2⁶³"),
     ],
 )
 def test_refused_numbers_are_named_with_a_remedy(change: dict[str, Any], message: str) -> None:
@@ -210,6 +223,7 @@ def test_absent_file_lists_the_shipped_models(tmp_path: Path) -> None:
         ({**BASE, "cutoff": "wide"}, "cutoff=.*wide"),
         ({**BASE, "decay": [1]}, "decay=.*1"),
         ({**BASE, "decay": None}, "decay=.*None"),
+        ('{"thresholds": [' + "1" * 5000 + "]}", "not valid JSON.*digits"),
         ({**BASE, "quantile": 0.3}, "unknown fields.*quantile.*known fields.*decay"),
     ],
 )

@@ -378,8 +378,8 @@ _ADVICE = {
     "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
     "stalled": "X does not come to rest, or what it leaves does not look like noise and outliers; the rank may be too "
     "small, or half of some rows outliers: try a larger rank (methods other than lrpca: or a smaller one)",
-    "runaway": "the thresholds shrank faster than the error, so S took in everything; use the default schedule, or one "
-    "made for this scale, rank and outlier fraction",
+    "runaway": "the thresholds shrank faster than the error, so S took in everything, or steps grew until numbers left "
+    "their range; use the default schedule, or one made for this scale, rank and outlier fraction",
 }
 
 

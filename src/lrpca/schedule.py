@@ -27,6 +27,8 @@ _FORMAT = "lrpca-schedule"
 _VERSION = 1
 _UPDATES = ("scaled", "tangent", "own_gram")
 _DEFAULT = "default"
+# The largest floating-point number, and an integer that no shape or rank reaches.
+_LARGEST, _TOO_MANY = float(np.finfo(float).max), 1 << 63
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Schedule:
             if self.tail is None:
                 return None
             beta, phi = self.tail
-            threshold, step = threshold * phi ** (iteration - k), step * beta ** (iteration - k)
+            threshold, step = _grown(threshold, phi, iteration - k), _grown(step, beta, iteration - k)
         return threshold, step
 
     def scaled_to(self, shape: tuple[int, int], rank: int) -> Schedule:
@@ -206,11 +208,21 @@ def default_schedule() -> Schedule:
     return Schedule.load(_DEFAULT)
 
 
+def _grown(value: float, factor: float, times: int) -> float:
+    """Return a number multiplied by a factor so many times; infinity beyond the range of numbers."""
+    try:
+        return value * factor**times
+    except OverflowError:
+        return math.inf if value else 0.0
+
+
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     try:
         if isinstance(values, str):
             raise TypeError(values)
         numbers = tuple(float(value) for value in values)
+    except OverflowError:
+        raise ValueError(f"{name}=... contains an integer beyond {_LARGEST:.1e}; pass smaller numbers") from None
     except (TypeError, ValueError):
         raise ValueError(f"{name}={values!r} is not made of numbers; pass e.g. [0.01, 0.001]") from None
     bad = [number for number in numbers if not math.isfinite(number)]
@@ -221,9 +233,11 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
     try:
-        numbers = tuple(int(value) for value in values if float(value) == int(value))
+        numbers = tuple(int(value) for value in values if value == int(value))
     except (TypeError, ValueError, OverflowError):
         numbers = ()
+    if max(numbers, default=0) >= _TOO_MANY:
+        raise ValueError(f"{name}=... contains an integer of at least 2⁶³; pass those of the data it is meant for")
     if len(numbers) == 0 or len(numbers) != len(values):
         raise ValueError(f"{name}={values!r} is not made of whole numbers; pass e.g. rank=5, shape=(1000, 1000)")
     return numbers
@@ -268,7 +282,7 @@ def _check(s: Schedule) -> None:
 def _from_json(text: str, name: str) -> Schedule:
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # JSON's own error is a ValueError, as that of too many digits
         raise ValueError(f"schedule={name!r} is not valid JSON ({error}); is the file complete?") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f'schedule={name!r} is not an lrpca schedule; expected "format": "{_FORMAT}"')

@@ -95,4 +95,7 @@ class Task:
             row_weight=self.row_weight,
             schedule=schedule,
         )
-        return run, self.method.solve(run, **self.options)
+        try:
+            return run, self.method.solve(run, **self.options)
+        except np.linalg.LinAlgError:
+            return run, run.overflow()

@@ -31,6 +31,8 @@ from lrpca.solvers.methods import METHODS
 _MOST_RANK = 16
 # Bytes at work for every entry of float32 beside the stack, and for every row and column, times rank + rank².
 _ENTRY_BYTES, _FACTOR_BYTES = 28, 64
+# Longer steps, or such a growth of them, would take the numbers of all problems out of their range.
+_LONGEST = 1e20
 # Of the free memory of a device this part is used, and never for more entries at a time than this.
 _PART, _MOST_ENTRIES, _CPU_ENTRIES = 0.4, 1 << 29, 1 << 24
 
@@ -96,6 +98,7 @@ def _goes_together(Ys: Any, request: Request) -> bool:
     schedule = request.schedule
     follows = schedule.kind == "adaptive" and schedule.tail is not None
     follows = follows and schedule.influence != "soft" and schedule.update != "scaled"
+    follows = follows and max(*schedule.steps, *(schedule.tail or ())) <= _LONGEST
     return follows and request.options is None and request.rank <= _MOST_RANK and not Ys.is_complex()
 
 

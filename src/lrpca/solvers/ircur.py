@@ -244,7 +244,7 @@ class _Cross:
 
 def _sample_size(n: int, rank: int, oversampling: float) -> int:
     """Return how many of n rows or columns are drawn."""
-    return min(n, max(_LEAST_SAMPLE, rank, math.ceil(oversampling * rank * math.log(n))))
+    return min(n, max(_LEAST_SAMPLE, rank, math.ceil(min(n, oversampling * rank * math.log(n)))))
 
 
 def _core_svd(

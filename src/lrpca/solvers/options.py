@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+_LARGEST = float(np.finfo(float).max)
+
 # Takes an option's name and value, returns the value to use or raises ValueError.
 Check = Callable[[str, Any], Any]
 
@@ -25,7 +27,8 @@ def number(
 
     def check(name: str, value: Any) -> float:
         real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-        if real and math.isfinite(value) and above < value < below and least <= value <= most:
+        # Not math.isfinite, which an integer of 400 digits is too much for.
+        if real and abs(value) <= _LARGEST and above < value < below and least <= value <= most:
             return float(value)
         raise ValueError(f"options[{name!r}]={value!r} is not a number {' and '.join(bounds)}; give one that is")
 

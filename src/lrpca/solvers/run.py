@@ -140,6 +140,8 @@ class Run:
         `residual` is ``‖Y - X - S‖ / ‖Y‖`` over observed entries, `kept` the share of them not in S. The relative
         change of X is computed from the factors unless given, and so is the `signal`, ‖X‖ / ‖Y‖.
         """
+        if not math.isfinite(product_norm(L, R)):
+            return "runaway"
         if change is None:
             change = self._change(L, R)
         # A callback may scribble on its copies; the solver may work in place.
@@ -166,6 +168,8 @@ class Run:
         `kept` tells how many entries are not in S, where known. A run that left rows behind, or has a component that
         lives in one row or column, has not converged.
         """
+        if not math.isfinite(product_norm(L, R)):
+            return self.overflow()
         if reason == "tol" and kept is not None:
             size = _ACCURATE * self.sample.typical
             lost = given_up(self.matrix, L, R, kept, self.survey, size)
@@ -178,6 +182,12 @@ class Run:
             L, R = (np.pad(factor, ((0, 0), (0, width - factor.shape[1]))) for factor in (L, R))
         change = self.history[-1].change or 0.0 if self.history else 0.0
         return Outcome(L, R, self.history, reason, self._survey, kept, None, change, rank=width)
+
+    def overflow(self) -> Outcome:
+        """Return the outcome of a run whose numbers left their range: the last iterate that had not."""
+        n1, n2 = self.matrix.shape
+        L, R = self._before or (np.zeros((n1, 1)), np.zeros((n2, 1)))
+        return self.end(L, R, "runaway")
 
     def _change(self, L: Any, R: Any) -> float | None:
         if self._before is None:

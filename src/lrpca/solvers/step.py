@@ -74,4 +74,9 @@ def stepped(
     dL, dR = directions(L, R, result, update, weight, present)
     if not iteration.all_finite(dL, dR):
         return None
-    return iteration.retract(L, R, length * dL, length * dR, weight)
+    try:
+        # The step itself may be too long for numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return iteration.retract(L, R, length * dL, length * dR, weight)
+    except np.linalg.LinAlgError:
+        return None
