@@ -157,8 +157,10 @@ def test_a_problem_that_fails_names_itself(together: bool) -> None:
         solve(infinite, 2)
     with pytest.raises(ValueError, match=r"^Ys\[1\]: Y has no observed entry"):
         solve(empty, 2)
-    with pytest.raises(ValueError, match=r"^Ys\[0\]: .* rescale Y"):
-        solve(1e200 * stack_of(2, dtype=np.float64), 2)
+    large = stack_of(2, dtype=np.float64)
+    large[1, 3, 4] = -1e200
+    with pytest.raises(ValueError, match=r"^Ys\[1\]: Y\[3, 4\]=-1e\+200 is too large beside the others"):
+        solve(large, 2)
 
 
 OFF = torch.ones(5, 5, dtype=torch.bool, device="meta")

@@ -298,9 +298,11 @@ def test_pickles_leave_the_data_behind() -> None:
     np.testing.assert_array_equal(restored.transform(Y), model.transform(Y))
     np.testing.assert_array_equal(restored.low_rank_, model.low_rank_)
     assert model.sparse_.any()
-    with pytest.raises(AttributeError, match=r"sparse_ needs the training data.*use decompose\(X\)"):
-        restored.sparse_  # noqa: B018
-    assert copy.deepcopy(model).components_.shape == (3, 80)
+    for other in (restored, copy.deepcopy(model)):
+        with pytest.raises(
+            AttributeError, match=r"^sparse_ needs the training data, which copies of a model lack; use decompose\(X\)$"
+        ):
+            other.sparse_  # noqa: B018
 
 
 def test_fitting_does_not_copy_the_data(tmp_path: Any) -> None:
@@ -403,8 +405,6 @@ def test_bad_data() -> None:
             ValueError, match=r"^X(\[5, 5\]=inf is not finite| contains inf); mark missing entries with NaN$"
         ):
             bad(infinite)
-    with pytest.raises(ValueError, match=r"^median\|X\|=.* is beyond what can be squared; rescale X, e\.g\. X / "):
-        RobustPCA(2).fit(table(100, 60)[0] * 1e200)
     with pytest.raises(ValueError, match=r"^X\.dtype=<U1 is not a real number type; pass what transform returned$"):
         model.inverse_transform([["a", "b"]])
     with pytest.raises(ValueError, match="sample_weight of shape"):
@@ -425,6 +425,22 @@ def test_a_stream_begins_anew_where_its_first_rows_were_refused() -> None:
     np.testing.assert_array_equal(
         model.partial_fit(Y[:, :30]).components_, RobustPCA(2).partial_fit(Y[:, :30]).components_
     )
+
+
+def test_what_fails_changes_nothing() -> None:
+    Y, _, _ = table(100, 40)
+    infinite = np.where(np.eye(100, 30) > 0, np.inf, Y[:, :30])
+    model = RobustPCA(3).fit(Y)
+    before = model.transform(Y)
+    for change, bad in (({}, infinite), ({"n_components": 35}, Y[:, :30])):
+        with pytest.raises(ValueError):
+            model.set_params(**change).fit(bad)
+        assert model.n_features_in_ == 40
+        np.testing.assert_array_equal(model.transform(Y), before)
+    new = RobustPCA(3)
+    with pytest.raises(ValueError):
+        new.partial_fit(infinite)
+    assert not hasattr(new, "n_features_in_")
 
 
 def test_constant_columns_and_rows_without_entries() -> None:

@@ -311,7 +311,11 @@ def test_infinite_entries_are_named(dtype: str) -> None:
         lrpca.decompose(TensorMatrix(Y), 4)
     hidden = torch.ones(Y.shape, dtype=torch.bool)
     hidden[411, 7] = False
-    assert TensorMatrix(Y, hidden).find_infinite() is None
+    assert TensorMatrix(Y, hidden).find_largest() == DenseMatrix(Y.float().numpy(), hidden.numpy()).find_largest()
+    Y[300, 2] = torch.nan
+    Y[800, 5] = -100.0
+    assert TensorMatrix(Y, hidden).find_largest() == (800, 5)
+    assert TensorMatrix(Y).find_largest() == (411, 7)
 
 
 def test_double_precision_may_be_computed_in_single() -> None:
@@ -326,7 +330,7 @@ def test_double_precision_may_be_computed_in_single() -> None:
 
 
 @pytest.mark.parametrize("noise", (0.0, 0.02))
-@pytest.mark.parametrize("power", (-200, -175, -150, -125, -100, 100, 125, 150, 175, 200))
+@pytest.mark.parametrize("power", (-450, -200, -150, -100, 100, 150, 200, 450))
 def test_scaling_by_powers_of_four(power: int, noise: float) -> None:
     """C R is as large as the data to the power of 1.5, and its Gram to the third."""
     Y = planted(noise, (120, 90)).Y

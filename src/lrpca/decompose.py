@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import sys
 import warnings
@@ -65,7 +66,8 @@ def decompose(
         sparse matrix (by densified blocks of rows; absent entries are zeros). Torch tensor: results are tensors on its
         device, and if that is a GPU, it does the work. Larger than memory, read in blocks: dask array, zarr array, HDF5
         dataset, path of a file or zarr store, list of paths (one above the other); with a dask.distributed client, the
-        cluster does the work. Rows are samples or frames. NaN is missing. Y is read in place and never changed.
+        cluster does the work. Rows are samples or frames. NaN is missing. Y is read in place and never changed; numbers
+        beyond 1e-50 and 1e50 are divided by a power of two in a copy, and refused where Y is too large for one.
     rank : int, "auto", float or None
         Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. "auto", the default
         (or None): all components that stand out of the noise, see `Decomposition.rank_choice`. A number between 0 and
@@ -179,6 +181,7 @@ def decompose_quietly(
     from lrpca.matrices.room import with_room
     from lrpca.results import assemble
     from lrpca.task import Task
+    from lrpca.units import showing_units
 
     chosen = find_method(method)
     if callback is not None and not callable(callback):
@@ -207,7 +210,10 @@ def decompose_quietly(
             if not chosen.streams:
                 held = with_room(matrix, chosen.name, chosen.held)
             task = Task.drawn(held, chosen, plan, given, limits, rng, weight)
-            run, outcome, choice = _solve(task, asked, _check_start(start, task, asked), callback)
+            shown = callback
+            if callback is not None and task.matrix.unit != 1:
+                shown = showing_units(callback, task.matrix.unit)
+            run, outcome, choice = _solve(task, asked, _check_start(start, task, asked), shown)
         finally:
             held.close()
             matrix.close()
@@ -362,14 +368,15 @@ def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any
     if not complex_data and "c" in (L.dtype.kind, R.dtype.kind):
         raise ValueError("start is complex but Y is real; pass real factors")
     wide = np.complex128 if complex_data else np.float64
-    L, R = L.astype(wide), R.astype(wide)
+    root = math.sqrt(task.matrix.unit)
+    L, R = L.astype(wide) / root, R.astype(wide) / root
     if not (np.isfinite(L).all() and np.isfinite(R).all()):
         raise ValueError("start contains NaN or inf; pass finite factors")
     if not L.any() or not R.any():
         raise ValueError("start is all zero, which the iteration cannot leave; omit start for the spectral one")
     for k, size in enumerate(float(np.abs(factor).max()) for factor in (L, R)):
         if not _SQUARED[0] < size < _SQUARED[1]:
-            raise ValueError(f"max|start[{k}]|={size:.1e} is beyond what can be squared; rescale the factors")
+            raise ValueError(f"max|start[{k}]|={size * root:.1e} is beyond what can be squared; rescale the factors")
     return task.matrix.place(L), task.matrix.place(R)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.rank.choice import RankChoice
+from lrpca.units import unit_of
 
 if TYPE_CHECKING:
     from lrpca.matrices.progress import Reading
@@ -50,6 +52,10 @@ class Record:
     kept: float | None = None
     seconds: float | None = None
 
+    def threshold_in_units(self, unit: float) -> float | None:
+        """Return the threshold for data that were divided by this."""
+        return None if self.threshold is None else self.threshold / unit
+
 
 @dataclass(frozen=True)
 class State(Record):
@@ -75,7 +81,7 @@ class Diagnosis:
         where the method does not tell ("pcp", "stable_pcp", "ircur", "grassmann").
     rows_without_influence, columns_without_influence : ndarray of int
         Rows and columns whose entries are all missing, or were all rejected: their part of the low-rank matrix rests
-        on nothing. Of "pcp" and "stable_pcp" only the missing ones, of "ircur" none.
+        on nothing. Of "pcp" and "stable_pcp" only the missing ones; of "ircur" those that miss all entries it sampled.
     components : int
         How many components stand out of what noise alone would make; the others of the `rank` asked for are zero.
     messages : list of str
@@ -244,7 +250,10 @@ class Decomposition:
             raise ValueError(
                 f"Y.shape={matrix.shape} has {matrix.shape[1]} columns, not {len(self.R)}; pass rows like those of Y"
             )
-        coefficients = robust_coefficients(matrix, self.R, self.noise_level)
+        # R is as large as the root of what it explains.
+        root = math.sqrt(unit_of(float(np.abs(self.R).max()) ** 2))
+        rows, R = matrix.in_units(root**2), self.R / root
+        coefficients = robust_coefficients(rows, R, self.noise_level / root**2) * root
         return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
 
     def to_numpy(self) -> Decomposition:
@@ -362,6 +371,25 @@ class Decomposition:
         """Return the same, with `sparse` and `outliers` made of this matrix."""
         other = self._bare_copy()
         other._matrix = matrix
+        return other
+
+    def in_units(self, unit: float) -> Decomposition:
+        """Return the decomposition of Y divided by a power of four, without that Y."""
+        from lrpca.solvers.methods import find_method
+
+        other, root = self.without_data(), math.sqrt(unit)
+        if unit == 1:
+            return other
+        other.L, other.R = self.L / root, self.R / root
+        other.noise_level, other.outlier_threshold = self.noise_level / unit, self.outlier_threshold / unit
+        method = find_method(self.method)
+        other.settings = method.in_units(self.settings, unit)
+        other.history = [
+            Record(**method.in_units(asdict(record), unit) | {"threshold": record.threshold_in_units(unit)})
+            for record in self.history
+        ]
+        if self.rank_choice is not None:
+            other.rank_choice = self.rank_choice.in_units(unit)
         return other
 
     def without_data(self) -> Decomposition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from lrpca.tables.bands import with_gaps
 from lrpca.tables.checks import as_number, check_n_components, checked_weight
 from lrpca.tables.fit import RobustFit, Wanted, robust_fit
 from lrpca.tables.model import RowModel
+from lrpca.units import unit_of
 
 _OFTEN_WANTED = "S is empty"
 
@@ -160,13 +162,14 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         RobustPCA
             Itself.
         """
-        Y = validated(self, X, reset=True, least_samples=2)
-        self._check_parameters(Y.shape)
-        weight = checked_weight(sample_weight, Y.shape[0])
-        self._stream: SubspaceTracker | None = None
-        most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
-        progress = FitProgress(self, X, most, self._attributes_of)
-        fit = self._fitted(Y, weight, progress)
+        with _unchanged_by_failure(self):
+            Y = validated(self, X, reset=True, least_samples=2)
+            self._check_parameters(Y.shape)
+            weight = checked_weight(sample_weight, Y.shape[0])
+            self._stream: SubspaceTracker | None = None
+            most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
+            progress = FitProgress(self, X, most, self._attributes_of)
+            fit = self._fitted(Y, weight, progress)
         self._take(fit)
         progress.end()
         return self
@@ -206,22 +209,21 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
             Itself.
         """
         first = not hasattr(self, "components_")
-        Y = validated(self, X, reset=first)
-        if first:
-            self._check_parameters(None)
-            # What a first call began that was refused.
-            self._stream = None
-        if self.method not in ("lrpca", "auto"):
-            raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
-        weight = checked_weight(sample_weight, Y.shape[0])
-        if getattr(self, "_stream", None) is None:
-            self._stream = self._new_stream()
-        assert self._stream is not None
-        try:
-            for start, rows in _portions(Y):
-                self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
-        except ValueError as error:
-            raise ValueError(in_our_words(str(error))) from None
+        with _unchanged_by_failure(self):
+            Y = validated(self, X, reset=first)
+            if first:
+                self._check_parameters(None)
+            if self.method not in ("lrpca", "auto"):
+                raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
+            weight = checked_weight(sample_weight, Y.shape[0])
+            if getattr(self, "_stream", None) is None:
+                self._stream = self._new_stream()
+            assert self._stream is not None
+            try:
+                for start, rows in _portions(Y):
+                    self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
+            except ValueError as error:
+                raise ValueError(in_our_words(str(error))) from None
         self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
         return self
 
@@ -276,10 +278,7 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
     def _take(self, fit: RobustFit) -> None:
         """Set the attributes of a batch fit."""
         decomposition = fit.decomposition
-        dtype = decomposition.L.dtype
-        self.mean_ = fit.axes.mean.astype(dtype)
-        self.components_ = fit.axes.components.astype(dtype)
-        self.singular_values_ = fit.axes.singular_values.astype(dtype)
+        self._set_axes(fit.axes.mean, fit.axes.components, fit.axes.singular_values, fit.unit, decomposition.L.dtype)
         self.n_samples_ = decomposition.L.shape[0]
         self._set_variances(fit.noise_variance, fit.total_weight)
         self._noise_level, self.outlier_threshold_ = fit.noise_level, fit.outlier_threshold
@@ -289,13 +288,33 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         self._decomposition: Decomposition | None = decomposition
         self._filled = fit.filled
 
+    def _set_axes(self, mean: Any, components: Any, singular_values: Any, unit: float, dtype: Any) -> None:
+        self.mean_, self.components_ = mean.astype(dtype), components.astype(dtype)
+        self.n_components_ = len(components)
+        # Squares are taken in units in which they are numbers.
+        self._unit, self._values = unit, (singular_values / unit).astype(dtype)
+        with np.errstate(over="ignore"):
+            self.singular_values_ = self._values * dtype.type(unit)
+
     def _set_variances(self, noise_variance: float, rows: float) -> None:
-        self.n_components_ = len(self.components_)
-        self.explained_variance_ = self.singular_values_**2 / max(rows - 1, 1)
-        self.noise_variance_ = noise_variance
+        """Set the variances, given that of the noise in units of `_unit` squared."""
+        unit, self._variances = self._values.dtype.type(self._unit), self._values**2 / max(rows - 1, 1)
+        self._noise_variance = noise_variance
         rest = (self.components_.shape[1] - self.n_components_) * noise_variance
-        total = float(self.explained_variance_.sum()) + rest
-        self.explained_variance_ratio_ = self.explained_variance_ / (total or 1.0)
+        total = float(self._variances.sum()) + rest
+        self.explained_variance_ratio_ = self._variances / (total or 1.0)
+        with np.errstate(over="ignore", under="ignore"):
+            self.explained_variance_ = self._variances * unit * unit
+        self.noise_variance_ = noise_variance * self._unit * self._unit
+        squares = self.explained_variance_[self._variances > 0]
+        if not (np.isfinite(squares).all() and (squares >= np.finfo(squares.dtype).tiny).all()):
+            typical = f"{self._unit:.0e}"
+            warnings.warn(
+                f"explained_variance_ leaves the range of {squares.dtype}, since X has entries of about {typical}; "
+                f"explained_variance_ratio_ is right; for the variances, rescale X, e.g. X / {typical}",
+                DiagnosisWarning,
+                stacklevel=4 + FRAMES,
+            )
 
     def _new_stream(self) -> SubspaceTracker:
         common: dict[str, Any] = {
@@ -308,23 +327,25 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         }
         if not hasattr(self, "components_"):
             return SubspaceTracker(self.n_features_in_, self.n_components, **common)
+        values = self._values.astype(np.float64) * self._unit
         return SubspaceTracker.from_model(
-            self.mean_, self.components_, self.singular_values_, self._total_weight, self._noise_level, **common
+            self.mean_, self.components_, values, self._total_weight, self._noise_level, **common
         )
 
     def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
         """Set the attributes of a streaming fit."""
         result = arithmetic_dtype(np.dtype(dtype))
-        self.mean_ = stream.mean.astype(result)
-        self.components_ = stream.components.astype(result)
-        self.singular_values_ = stream.singular_values.astype(result)
+        mean, values, rows = stream.mean, stream.singular_values, max(stream.effective_rows, 1.0)
+        unit = unit_of(max(np.abs(mean).max(), values.max(initial=0.0) / math.sqrt(rows)), result)
+        self._set_axes(mean, stream.components, values, unit, result)
         seen = stream.n_rows_seen
         self.n_samples_ = int(seen) if float(seen).is_integer() else seen
-        self._effective_rows = stream.effective_rows
         self._noise_level = stream.noise_level
-        rounding = rounding_level(result, float(np.abs(self.mean_).max(initial=0.0) + np.abs(self._spread()).max()))
+        # How far the clean rows are from their centre, by feature.
+        spread = np.sqrt((self._values**2 / rows) @ self.components_**2)
+        rounding = rounding_level(result, float(np.abs(self.mean_).max(initial=0.0) + np.abs(spread).max() * unit))
         self.outlier_threshold_ = outlier_threshold(self._noise_level, np.dtype(dtype), rounding)
-        self._set_variances(self._noise_level**2, stream.effective_rows)
+        self._set_variances((self._noise_level / unit) ** 2, stream.effective_rows)
         for name in ("_decomposition", "_filled", "n_iter_", "history_"):
             self.__dict__.pop(name, None)
         if stream.converged is False and getattr(self, "converged_", True):
@@ -337,23 +358,25 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         # Whether the first rows were solved; before there are enough of them, nothing is wrong yet.
         self.converged_ = stream.converged is not False
 
-    def _spread(self) -> Any:
-        """Return how far the clean rows are from their centre, by feature."""
-        return np.sqrt((self.singular_values_**2 / max(self._effective_rows, 1.0)) @ self.components_**2)
-
     def _attributes_of(self, state: Any) -> dict[str, Any]:
         """Return what the attributes would be if the solver stopped at a state."""
-        axes = principal_axes(state.L, state.R, center=self.center is True)
+        unit = unit_of(float(np.abs(state.L).max()) * float(np.abs(state.R).max()))
+        root = math.sqrt(unit)
+        axes = principal_axes(state.L / root, state.R / root, center=self.center is True)
         count = self.n_components if isinstance(self.n_components, str) else as_number(self.n_components)
         if isinstance(count, int):
             axes = axes.first(count)
+        variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
         return {
-            "mean_": axes.mean,
+            "mean_": axes.mean * unit,
             "components_": axes.components,
-            "singular_values_": axes.singular_values,
+            "singular_values_": axes.singular_values * unit,
             "n_components_": len(axes.components),
-            "explained_variance_": axes.singular_values**2 / max(len(state.L) - 1, 1),
+            "explained_variance_": variances * unit * unit,
+            "_unit": unit,
+            "_variances": variances,
             "_noise_level": 0.0,
+            "_noise_variance": 0.0,
             "noise_variance_": 0.0,
             "outlier_threshold_": math.inf,
         }
@@ -372,6 +395,20 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+@contextmanager
+def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
+    """Put back what a fit sets before it is sure to succeed, if it does not."""
+    names = ("n_features_in_", "feature_names_in_", "_stream")
+    before = {name: value for name, value in estimator.__dict__.items() if name in names}
+    try:
+        yield
+    except BaseException:
+        for name in names:
+            estimator.__dict__.pop(name, None)
+        estimator.__dict__.update(before)
+        raise
 
 
 def _portions(Y: Any) -> Iterator[tuple[int, Any]]:

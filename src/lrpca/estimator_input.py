@@ -26,7 +26,7 @@ _WORDS = {
     "Y contains": "X contains",
     "rows contains": "X contains",
     "median|Y|": "median|X|",
-    "‖Y‖": "‖X‖",
+    "Y is too large": "X is too large",
     "rescale Y, e.g. Y": "rescale X, e.g. X",
     "rescale Y": "rescale X",
     "needs Y in": "needs X in",

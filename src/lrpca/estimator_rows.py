@@ -26,11 +26,12 @@ class FittedRows:
 
     mean_: Any
     components_: Any
-    explained_variance_: Any
-    noise_variance_: float
     outlier_threshold_: float
     n_components_: int
+    _unit: float
+    _variances: Any
     _noise_level: float
+    _noise_variance: float
     _filled: Decomposition
 
     def inverse_transform(self, X: Any) -> Any:
@@ -144,20 +145,22 @@ class FittedRows:
             check_is_fitted(self, "components_")
             raise AttributeError(f"{name} is of the rows given to fit; after partial_fit use decompose(X)")
         if name != "low_rank_" and not fitted.has_data:
-            raise AttributeError(f"{name} needs the training data, which a pickle leaves behind; use decompose(X)")
+            raise AttributeError(f"{name} needs the training data, which copies of a model lack; use decompose(X)")
         return fitted  # type: ignore[no-any-return]
 
     def _row_model(self) -> RowModel:
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "components_")
+        unit = self._unit
         return RowModel(
-            self.mean_,
+            self.mean_ / unit,
             self.components_,
-            self.explained_variance_,
-            self._noise_level,
-            self.noise_variance_,
-            self.outlier_threshold_,
+            self._variances,
+            self._noise_level / unit,
+            self._noise_variance,
+            self.outlier_threshold_ / unit,
+            unit,
         )
 
     def _of_rows(

@@ -27,7 +27,7 @@ _ABSENT = 1e-12
 
 
 def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> Decomposition:
-    """Return the decomposition of a finished run; `choice` tells how its rank was found, if it was."""
+    """Return the decomposition of a finished run, without Y; `choice` tells how its rank was found, if it was."""
     matrix, sample = run.matrix, run.sample
     L, R, values = normal_form(outcome.L, outcome.R)
     found = int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0
@@ -44,10 +44,9 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
     rounding = rounding_level(matrix.result, largest)
     threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale, max(matrix.shape))
     fraction = float(np.mean(residuals > threshold))
-    return Decomposition(
+    result = Decomposition(
         L.astype(matrix.result),
         R.astype(matrix.result),
-        matrix=matrix,
         history=outcome.history,
         reason=outcome.reason,
         noise_level=sigma,
@@ -59,7 +58,7 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
             matrix.shape,
             found,
             fraction,
-            threshold,
+            threshold * matrix.unit,
             float(np.mean(sample.values == 0)),
             choice,
             run.settings.get("fallback"),
@@ -69,6 +68,7 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
         estimated=tuple(run.estimated),
         rank_choice=choice,
     )
+    return result.in_units(1 / matrix.unit)
 
 
 def told_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +115,8 @@ def diagnose(
         idle = [np.flatnonzero(part == 0) for part in kept]
         if outcome.kept is not None:
             shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
+    elif outcome.kept is not None:
+        idle = [np.flatnonzero(np.asarray(part) == 0) for part in outcome.kept]
     components = found if outcome.components is None else outcome.components
     messages = [] if choice is None else concerns(choice)
     if fallback is not None:

@@ -128,6 +128,12 @@ class Schedule:
         thresholds = [factor * threshold for threshold in self.thresholds]
         return replace(self, thresholds=thresholds, shape=shape, rank=rank)
 
+    def in_units(self, unit: float) -> Schedule:
+        """Return the schedule for data divided by this; adaptive ones fit any."""
+        if self.kind == "adaptive" or unit == 1:
+            return self
+        return replace(self, thresholds=[min(threshold / unit, _LARGEST) for threshold in self.thresholds])
+
     def save(self, path: str | Path) -> None:
         """Write the schedule as JSON (to a temporary name, then renamed).
 

@@ -15,6 +15,7 @@ from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import METHODS, Method
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
+from lrpca.units import unit_of
 
 # Precise enough to tell how many components there are.
 _COUNTING_TOL = 1e-6
@@ -47,12 +48,17 @@ class Task:
         rng: np.random.Generator,
         row_weight: Any,  # (n1,)
     ) -> Task:
-        """Return a task whose sample is drawn from the matrix, which is told of the range of its numbers."""
+        """Return a task whose sample is drawn from the matrix, both in units whose squares are numbers."""
         # What is too small to be sampled is solved by the default, to the bit.
         exact = method.schedule or method.name == "sampled"
         size = options.get("sample_size", SAMPLE_SIZE)
         sample = draw_sample(matrix, rng, size=size, row_weight=row_weight, exact=exact)
+        unit = unit_of(sample.values)
+        matrix, sample = matrix.in_units(unit), sample.in_units(unit)
         matrix.fit_range_to(sample.values)
+        if schedule is not None:
+            schedule = schedule.in_units(unit)
+        options = method.in_units(options, unit)
         return cls(matrix, method, schedule, options, *limits, rng, sample, row_weight)
 
     @property

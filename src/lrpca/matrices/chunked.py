@@ -66,6 +66,9 @@ class ChunkedMatrix(DenseMatrix):
         super().close()
         self.source.close()
 
+    def _may_be_copied(self) -> bool:
+        return False
+
     def loaded(self) -> DenseMatrix:
         """Return Y in memory."""
         whole = (slice(0, self.shape[0]), slice(0, self.shape[1]))

@@ -49,7 +49,11 @@ class DenseMatrix:
         Those that passes are done by.
     reads : float
         How many times Y has been traversed so far; parts that were looked at count in proportion.
+    unit : float
+        What Y was divided by, see `in_units`.
     """
+
+    unit: float = 1.0
 
     def __init__(self, array: Any, mask: Any = None, *, threads: Threads | None = None) -> None:
         self.array = array
@@ -82,18 +86,30 @@ class DenseMatrix:
         self,
         values: Any,  # (m,) some entries
     ) -> None:
-        """Compute in double precision where squares of single-precision numbers would leave their range.
-
-        Raises ValueError where even double precision would not do.
-        """
+        """Compute in double precision where squares of single-precision numbers would leave their range."""
         sizes = np.abs(values)
         if len(sizes) and sizes.min() > 1e-12 and sizes.max() < 1e12:
             return
         size = float(np.median(sizes[sizes > 0])) if sizes.any() else 0.0
         if (size and not 1e-12 < size < 1e12) or sizes.max(initial=0.0) > 1e15:
             self.compute_exactly()
-        if size and not 1e-130 < size < 1e130:
-            raise ValueError(f"median|Y|={size:.1e} is beyond what can be squared; rescale Y, e.g. Y / {size:.0e}")
+
+    def in_units(self, unit: float) -> DenseMatrix:
+        """Return Y divided by a power of two: a copy; raise ValueError where Y is not to be copied."""
+        if unit == 1:
+            return self
+        if not self._may_be_copied():
+            raise ValueError(
+                f"median|Y|={unit:.0e}, about, is beyond what can be squared, and Y is too large to be copied; rescale "
+                f"Y, e.g. Y / {unit:.0e}"
+            )
+        other = type(self)(self.array * (1 / unit), self.mask)
+        other.unit, other.threads = unit, self.threads
+        other.reads = self.reads + 1
+        return other
+
+    def _may_be_copied(self) -> bool:
+        return not (isinstance(self.array, np.ndarray) and _is_large_file(self.array))
 
     def draw_normal(self, shape: tuple[int, int], rng: np.random.Generator) -> Any:
         """Return a matrix of independent standard normal numbers, where Y is."""
@@ -218,14 +234,15 @@ class DenseMatrix:
             part = slice(start, start + rows)
             yield start, self.array[part], None if self.mask is None else self.mask[part]
 
-    def find_infinite(self) -> tuple[int, int] | None:
-        """Return where the first observed entry is that is infinite, if there is one."""
+    def find_largest(self) -> tuple[int, int]:
+        """Return where the observed entry of the largest modulus is, the first of them if there are several."""
+        place, most = (0, 0), -1.0
         for start, block, mask in self.blocks(256):
-            infinite = np.isinf(block) if mask is None else np.isinf(block) & mask
-            if infinite.any():
-                i, j = np.argwhere(infinite)[0]
-                return start + int(i), int(j)
-        return None
+            sizes = np.where(block == block if mask is None else (block == block) & mask, np.abs(block), -1.0)
+            i, j = np.unravel_index(sizes.argmax(), sizes.shape)
+            if sizes[i, j] > most:
+                place, most = (start + int(i), int(j)), float(sizes[i, j])
+        return place
 
     def run_pass(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -135,6 +135,10 @@ class Sample:
     def _on_devices(self) -> dict[Any, DeviceSample]:
         return {}
 
+    def in_units(self, unit: float) -> Sample:
+        """Return the sample of Y divided by a power of two."""
+        return self if unit == 1 else Sample(self.rows, self.columns, self.values * (1 / unit))
+
     def only(
         self,
         chosen: Any,  # (m,) bool, a slice, or places
@@ -250,9 +254,18 @@ def observed_share(matrix: Entries, rng: np.random.Generator) -> float:
     return max(0.01, float(seen.mean()))
 
 
-def refuse_infinite(i: int, j: int, value: Any) -> None:
+def refuse_infinite(i: int, j: int, value: Any) -> NoReturn:
     """Raise the error of an entry that is not finite."""
     raise ValueError(f"Y[{i}, {j}]={value} is not finite; mark missing entries with NaN or mask=")
+
+
+def refuse_largest(i: int, j: int, value: Any) -> NoReturn:
+    """Raise the error of the largest entry of a matrix whose norm is infinite."""
+    if not np.isfinite(value):
+        refuse_infinite(i, j, value)
+    raise ValueError(
+        f"Y[{i}, {j}]={value:.3g} is too large beside the others to be squared; mark it as missing, with NaN or mask="
+    )
 
 
 def _lattice(

@@ -148,18 +148,20 @@ class TensorMatrix(DenseMatrix):
             part = slice(start, start + rows)
             yield start, _host_copy(self.array[part]), self.mask_of(part)
 
-    def find_infinite(self) -> tuple[int, int] | None:
-        """Return where the first observed entry is that is infinite, if there is one; the search is on the device."""
+    def find_largest(self) -> tuple[int, int]:
+        """Return where the observed entry of the largest modulus is; the search is on the device."""
         height = max(1, _PIECE // self.shape[1])
+        place, most = (0, 0), -1.0
         for start in range(0, self.shape[0], height):
             rows = slice(start, start + height)
-            infinite = torch.isinf(self.array[rows])
+            sizes = torch.nan_to_num(self.array[rows].abs().double(), nan=-1.0, posinf=math.inf)
             if self.mask is not None:
-                infinite = torch.logical_and(infinite, self.mask[rows])
-            if infinite.any():
-                i, j = torch.nonzero(infinite)[0].tolist()
-                return start + i, j
-        return None
+                sizes = sizes.masked_fill(~self.mask[rows], -1.0)
+            found = int(sizes.argmax())
+            if float(sizes.flatten()[found]) > most:
+                i, j = divmod(found, self.shape[1])
+                place, most = (start + i, j), float(sizes.flatten()[found])
+        return place
 
     def run_pass(
         self,

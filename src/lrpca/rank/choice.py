@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # From here on there is a gap. A weakest component closer to what follows is the last that was seen, not the last there
@@ -71,6 +71,11 @@ class RankChoice:
     def gap(self) -> float:
         """The weakest singular value over what follows: the edge of the noise, or the next value if that is larger."""
         return _ratio(self.singular_values[-1], max(self.edge, self.next_value))
+
+    def in_units(self, unit: float) -> RankChoice:
+        """Return the choice for data divided by this."""
+        values = tuple(value / unit for value in self.singular_values)
+        return replace(self, singular_values=values, edge=self.edge / unit, next_value=self.next_value / unit)
 
     @property
     def crowded(self) -> bool:

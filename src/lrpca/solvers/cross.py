@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from lrpca.iteration import gram, product_norm, pseudo_inverse
 from lrpca.kernels.reference import Pass
 from lrpca.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import grouped, refuse_infinite
+from lrpca.matrices.sampling import grouped, refuse_infinite, refuse_largest
 from lrpca.regression import robust_coefficients
 
 # Rows and columns that are drawn: at least so many, so many for each component, and never so many that they are more
@@ -68,14 +68,13 @@ class Band:
     matrix: DenseMatrix  # (m, n)
     indices: Any  # (m,) int
     of_rows: bool
+    unit: float = 1.0  # of Y
 
-    def refuse_infinite(self) -> None:
-        """Raise the error of an entry that is not finite."""
-        array, mask = self.matrix.array, self.matrix.mask
-        for i, j in np.argwhere(np.isinf(array) if mask is None else np.isinf(array) & mask)[:1]:
-            place = (int(self.indices[i]), int(j))
-            refuse_infinite(*(place if self.of_rows else place[::-1]), array[i, j])
-        raise ValueError("‖Y‖=inf is beyond the range of float64; rescale Y")
+    def refuse_largest(self) -> NoReturn:
+        """Raise the error of an entry that is not finite, or too large."""
+        i, j = self.matrix.find_largest()
+        place = (int(self.indices[i]), j)
+        refuse_largest(*(place if self.of_rows else place[::-1]), self.matrix.array[i, j] * self.unit)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,8 @@ def draw_cross(matrix: DenseMatrix, sides: tuple[int, int], rng: np.random.Gener
         refuse_infinite(int(rows[i]), int(columns[j]), core.array[i, j])
     for part in (at_rows, at_columns, core):
         part.arithmetic, part.threads = matrix.arithmetic, matrix.threads
-    return Cross(Band(at_rows, rows, True), Band(at_columns, columns, False), core)
+    bands = Band(at_rows, rows, True, matrix.unit), Band(at_columns, columns, False, matrix.unit)
+    return Cross(*bands, core)
 
 
 def regress(
@@ -201,7 +201,7 @@ class _Regression:
             first = self._pass(level, energy=True)
         self.norm, self.observed = first.norm_D or 0.0, first.kept_by_column
         if not math.isfinite(self.norm):
-            band.refuse_infinite()
+            band.refuse_largest()
         self._add(first)
         self._last = math.inf
         self.last: Fit

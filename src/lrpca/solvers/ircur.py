@@ -24,7 +24,7 @@ References
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from lrpca.influence import Levels, everything, levels
 from lrpca.iteration import orthonormal, product_norm
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.regression import robust_coefficients
+from lrpca.solvers.cross import Band
 from lrpca.solvers.options import choice, number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
@@ -128,7 +129,9 @@ def solve(
         if cross is not None:
             cross.close()
     run.matrix.reads += shares
-    return run.end(L, R, reason)
+    outcome = run.end(L, R, reason)
+    # Rows and columns of which no sampled entry is observed rest on nothing.
+    return outcome if cross is None else replace(outcome, kept=(cross.observed_by_row, cross.observed_by_column))
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,13 @@ class _Cross:
         at_rows, at_columns = matrix.take_rows(rows), matrix.take_columns(columns)
         at_rows.arithmetic = at_columns.arithmetic = matrix.arithmetic
         norm, observed = 0.0, []
-        for part, indices, name in ((at_columns, columns, "column"), (at_rows, rows, "row")):
-            first = _pass(part, None, None, everything(), None, energy=True)
+        for band in (Band(at_columns, columns, False, matrix.unit), Band(at_rows, rows, True, matrix.unit)):
+            first = _pass(band.matrix, None, None, everything(), None, energy=True)
+            if not np.isfinite(first.norm_D) and band.matrix.compute_exactly():
+                # The square of an outlier may be too large for single precision only.
+                first = _pass(band.matrix, None, None, everything(), None, energy=True)
             if not np.isfinite(first.norm_D):
-                _refuse_infinite(part, indices, name)
+                band.refuse_largest()
             norm += first.norm_D
             observed.append(first.kept_by_column)
         wide = np.promote_types(matrix.arithmetic, np.float64)
@@ -269,14 +275,3 @@ def _pass(part: DenseMatrix, L: Any, R: Any, level: Levels, B: Any, *, energy: b
     none_m, none_n = np.zeros((m, 0)), np.zeros((n, 0))
     L, R, B = none_m if L is None else L, none_n if R is None else R, none_m if B is None else B
     return part.run_pass(L, R, level, A=none_n, B=B, energy=energy)
-
-
-def _refuse_infinite(part: DenseMatrix, indices: Any, name: str) -> None:
-    infinite = np.isinf(part.array) if part.mask is None else np.isinf(part.array) & part.mask
-    i, j = (int(place[0]) for place in np.nonzero(infinite)) if infinite.any() else (-1, -1)
-    if i < 0:
-        raise ValueError("‖Y‖=inf is beyond the range of float64; rescale Y")
-    place = (indices[i], j) if name == "row" else (j, indices[i])
-    raise ValueError(
-        f"Y[{place[0]}, {place[1]}]={part.array[i, j]} is not finite; mark missing entries with NaN or mask="
-    )

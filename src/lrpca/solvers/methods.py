@@ -45,6 +45,9 @@ class Method:
         Arrays of the size of Y that it makes beside it.
     device : bool
         Whether it runs on a GPU, where Y is a tensor there.
+    units : tuple of (str, int)
+        Which options, and numbers of an iteration, are multiples of a power of the unit of Y, and of which power;
+        thresholds of iterations, always of the first, aside.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Method:
     streams: bool = False
     held: float = 0.0
     device: bool = False
+    units: tuple[tuple[str, int], ...] = ()
 
     @property
     def solve(self) -> Callable[..., Outcome]:
@@ -78,6 +82,11 @@ class Method:
         """Return its options as they are when not given; None is found from the data."""
         parameters = inspect.signature(self.solve).parameters
         return {name: parameters[name].default for name in self.options}
+
+    def in_units(self, values: dict[str, Any], unit: float) -> dict[str, Any]:
+        """Return options, or numbers of an iteration, for data that were divided by this."""
+        powers = {name: power for name, power in self.units if values.get(name) is not None}
+        return values | {name: values[name] * unit**-power for name, power in powers.items()}
 
     def _module(self) -> Any:
         return importlib.import_module(f"lrpca.solvers.{self.name}")
@@ -116,6 +125,7 @@ _ALL = (
         start=False,
         exact=True,
         held=2.5,
+        units=(("mu", -1), ("step", -1)),
     ),
     Method(
         "stable_pcp",
@@ -126,8 +136,17 @@ _ALL = (
         needs_rank=False,
         start=False,
         held=2.0,
+        units=(("noise_level", 1),),
     ),
-    Method("ircur", "iterated robust CUR (Cai et al. 2020)", tol=1e-7, max_iter=200, start=False, streams=True),
+    Method(
+        "ircur",
+        "iterated robust CUR (Cai et al. 2020)",
+        tol=1e-7,
+        max_iter=200,
+        start=False,
+        streams=True,
+        units=(("threshold", 1),),
+    ),
     Method(
         "sampled",
         "rows and columns sampled, the rest regressed on them, full passes if they pay",

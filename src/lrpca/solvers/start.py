@@ -24,7 +24,7 @@ from lrpca.iteration import (
 from lrpca.kernels.reference import Pass
 from lrpca.linalg import some_eigh
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import EXACT_BELOW, Sample, refuse_infinite
+from lrpca.matrices.sampling import EXACT_BELOW, Sample, refuse_largest
 from lrpca.solvers.step import directions, take_pass
 
 _OVERSAMPLING = 5
@@ -261,7 +261,9 @@ def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
         if matrix.compute_exactly():
             # The square of an outlier may be too large for single precision only.
             return survey(matrix)
-        _refuse_infinite(matrix)
+        place = matrix.find_largest()
+        values, _ = matrix.entries(*(np.array([index]) for index in place))
+        refuse_largest(*place, values[0] * matrix.unit)
     return Survey.of(first, float(norm or 0.0))
 
 
@@ -276,11 +278,3 @@ def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: boo
         B=none_1 if B is None else B,
         energy=energy,
     )
-
-
-def _refuse_infinite(matrix: DenseMatrix) -> None:
-    place = matrix.find_infinite()
-    if place is not None:
-        values, _ = matrix.entries(*(np.array([index]) for index in place))
-        refuse_infinite(*place, values[0])
-    raise ValueError("‖Y‖=inf is beyond the range of float64; rescale Y")

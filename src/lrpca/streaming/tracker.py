@@ -31,6 +31,7 @@ from lrpca.streaming.memory import (
 )
 from lrpca.tables.axes import with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Wanted, robust_fit
+from lrpca.units import unit_of
 
 # Rows of a block, and of the first one, which is solved as a batch: long enough to survive 20% outliers on one side.
 _BLOCK, _BLOCK_PER_RANK = 64, 5
@@ -150,6 +151,8 @@ class SubspaceTracker:
         self._weight = np.empty(0)
         self._goal = self._first_length()
         self._early: tuple[int, Memory, float] | None = None
+        # What rows are divided by, so that their squares are numbers; known once there are rows.
+        self._unit: float | None = None
         # Pending rows that are cleaned already, and the memory with them.
         self._pending: tuple[Any, Any] | None = None
         self._present: Memory | None = None
@@ -190,8 +193,10 @@ class SubspaceTracker:
                 f"mean.shape={centre.shape}, components.shape={V.shape}, singular_values.shape={values.shape} do not "
                 "belong together; pass (n2,), (k, n2) and (k,)"
             )
-        model = Memory(centre, values, V, float(n_rows), np.ones(V.shape[1]))
-        tracker._start(model, float(noise_level))
+        size = max(np.abs(centre).max(), values.max(initial=0.0) / math.sqrt(max(n_rows, 1.0)))
+        unit = tracker._unit = unit_of(size)
+        model = Memory(centre / unit, values / unit, V, float(n_rows), np.ones(V.shape[1]))
+        tracker._start(model, float(noise_level) / unit)
         tracker.n_rows_seen = float(n_rows)
         tracker.converged = True
         return tracker
@@ -199,7 +204,7 @@ class SubspaceTracker:
     @property
     def mean(self) -> Any:
         """Centre of the rows, (n2,)."""
-        return self._now().mean.copy()
+        return self._now().mean * (self._unit or 1.0)
 
     @property
     def components(self) -> Any:
@@ -210,7 +215,7 @@ class SubspaceTracker:
     @property
     def singular_values(self) -> Any:
         """Singular values of the centred, cleaned, weighted rows, (k,)."""
-        return self._now().values[: self._count()].copy()
+        return self._now().values[: self._count()] * (self._unit or 1.0)
 
     @property
     def effective_rows(self) -> float:
@@ -223,7 +228,8 @@ class SubspaceTracker:
         now, noise = self._now(), self._followed_noise()
         # With a share asked for, components are followed that are not shown.
         hidden = now.values[self._count() : self._rank(now)]
-        return math.sqrt(noise**2 + float(hidden @ hidden) / (max(now.weight, 1.0) * self.n_features))
+        level = math.sqrt(noise**2 + float(hidden @ hidden) / (max(now.weight, 1.0) * self.n_features))
+        return level * (self._unit or 1.0)
 
     def _followed_noise(self) -> float:
         """Return the noise level of all components that are followed."""
@@ -244,6 +250,9 @@ class SubspaceTracker:
             How many times each row counts.
         """
         rows, weight = check_rows(rows, weight, self.n_features)
+        if self._unit is None and np.nan_to_num(rows).any():
+            self._unit = unit_of(rows[rows == rows])
+        rows *= 1 / (self._unit or 1.0)
         self.n_rows_seen += float(weight.sum())
         while len(rows):
             count = self._goal - len(self._rows)

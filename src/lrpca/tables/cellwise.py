@@ -45,6 +45,7 @@ from lrpca.tables.cell_rounds import (
 )
 from lrpca.tables.medians import MEDIAN_NORMAL, column_medians
 from lrpca.threads import Threads
+from lrpca.units import unit_of
 
 # Rows that the flags are searched on; of a longer table so many, evenly spread. All rows take part at the end.
 _ENOUGH_ROWS = 10000
@@ -162,6 +163,9 @@ def cellwise_moments(
     columns = _columns(values, counts, center)
     mean, covariance = columns.centre.copy(), np.zeros((n2, n2))
     live = np.flatnonzero(columns.scale)
+    if isinstance(matrix, ChunkedMatrix):
+        # Tables in memory are divided by their unit before.
+        matrix.in_units(unit_of(columns.scale))
     if not len(live):
         there = np.zeros(n1, bool)
         for part, found in each_band(matrix, _has_cells, rows=_BLOCK):

@@ -16,6 +16,9 @@ from lrpca.tables.scores import row_scores
 # Gaps of tables with less than this many entries are filled by the posterior mean: it reads them up to forty times.
 _FILLED_BELOW = 1 << 22
 _BLOCK = 1 << 18
+_MODERATE = 1e6
+# Rows this many times larger than the median are left as they are.
+_WILD = 1e8
 
 
 def decompose_rows(
@@ -58,12 +61,19 @@ def assembled(
     source: Decomposition | None,
     method: str,
 ) -> Decomposition:
-    """Return rows ``mean + scores components`` as a decomposition."""
+    """Return rows ``mean + scores components`` as a decomposition: in normal form, unless some row is too wild."""
     n1, n2 = matrix.shape
-    L, R = np.column_stack([scores, np.ones(n1)]), np.column_stack([components.T, mean])
+    # The column of the centre is as long as those of the scores, roughly: a much shorter one would pass for rounding.
+    typical = np.median(np.abs(scores).max(axis=1, initial=0.0))
+    size = float(max(typical, np.abs(mean).max())) or 1.0
+    size = 1.0 if 1 / _MODERATE < size < _MODERATE else 2.0 ** math.floor(math.log2(size))
+    L, R = np.column_stack([scores, np.full(n1, size)]), np.column_stack([components.T, mean / size])
     if not mean.any():
         L, R = L[:, :-1], R[:, :-1]
-    L, R, _ = normal_form(L, R)
+    sizes = np.abs(L).max(axis=1)
+    # Beside a row that is so much larger, turning all of them would leave nothing of the others.
+    if sizes.max() <= _WILD * float(np.median(sizes)):
+        L, R, _ = normal_form(L, R)
     sample = draw_sample(matrix, np.random.default_rng(0), allow_empty=True)
     fraction = float(np.mean(sample.residuals(L, R) > threshold)) if len(sample.values) else 0.0
     nothing = np.zeros(0, int)

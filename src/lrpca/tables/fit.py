@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,9 @@ from lrpca.decompose import Complaint, decompose_quietly
 from lrpca.decomposition import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.influence import everything
+from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.sampling import draw_sample
 from lrpca.noise import outlier_threshold, residual_core, rounding_level
 from lrpca.rank.choice import CLEAR
@@ -33,6 +34,7 @@ from lrpca.tables.bands import (
 from lrpca.tables.decompositions import assembled, filled
 from lrpca.tables.medians import column_medians
 from lrpca.tables.scores import row_scores
+from lrpca.units import showing_units, unit_of
 
 # The low-rank part takes at most one in so many of the shorter side: a row with more coefficients than that has no
 # entries to spare which would tell an outlier.
@@ -76,7 +78,8 @@ class RobustFit:
     """Axes of the clean rows, the fitted scales, and the decomposition of the training rows.
 
     Where entries are missing, the low-rank part of `filled` is the better guess at them: it is shrunk by as little as
-    is known of a row or column. It is that of `decomposition` else.
+    is known of a row or column. It is that of `decomposition` else. The noise variance is in units of `unit` squared,
+    since it may be beyond the range of numbers.
     """
 
     axes: PrincipalAxes
@@ -89,6 +92,21 @@ class RobustFit:
     n_iter: int
     converged: bool
     complaints: list[Complaint]
+    unit: float = 1.0
+
+    def of_table(self, Y: Any, unit: float) -> RobustFit:
+        """Return the fit of a table Y, given that of the table divided by a power of four."""
+        axes = self.axes
+        decompositions = [part.in_units(1 / unit).with_data(as_matrix(Y)) for part in (self.decomposition, self.filled)]
+        return replace(
+            self,
+            axes=PrincipalAxes(axes.mean * unit, axes.components, axes.singular_values * unit, axes.scores * unit),
+            noise_level=self.noise_level * unit,
+            outlier_threshold=self.outlier_threshold * unit,
+            decomposition=decompositions[0],
+            filled=decompositions[1],
+            unit=unit,
+        )
 
 
 class _Solution(NamedTuple):
@@ -129,6 +147,12 @@ def robust_fit(
     RobustFit
     """
     table = in_memory(Y)
+    unit = _unit_of_table(table)
+    if unit != 1:
+        if wanted.callback is not None:
+            wanted = replace(wanted, callback=showing_units(wanted.callback, unit))
+        divided = as_matrix(table).in_units(unit).array
+        return robust_fit(divided, wanted, weight, allow_empty=allow_empty).of_table(Y, unit)
     rows, weight = _rows_that_count(table, weight)
     used = table
     if is_elsewhere(table) and (_is_narrow(table.shape, wanted) or wanted.center == "median" or rows is not None):
@@ -166,6 +190,14 @@ def robust_fit(
         solution.converged,
         solution.complaints,
     )
+
+
+def _unit_of_table(table: Any) -> float:
+    """Return what a table is to be divided by, see `lrpca.units`; where it is not in memory, the solver finds out."""
+    if isinstance(table, ChunkedMatrix) or table.dtype.kind != "f":
+        return 1.0
+    sample = draw_sample(accept(table), np.random.default_rng(0), allow_empty=True)
+    return unit_of(sample.values, arithmetic_dtype(table.dtype))
 
 
 def _rows_that_count(

@@ -30,7 +30,9 @@ def log_likelihood(
     variance = max(noise_variance, rounding**2, float(np.finfo(float).tiny))
     along = np.maximum(variances, variance)
     constant = n2 * math.log(2 * math.pi) + float(np.log(along).sum()) + (n2 - k) * math.log(variance)
-    distance = (scores**2 / along).sum(axis=1)
+    # A row beyond all squares is infinitely unlikely.
+    with np.errstate(over="ignore"):
+        distance = (scores**2 / along).sum(axis=1)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // n2)):
         rows = slice(start, start + len(block))
         size = np.abs(block - mean - scores[rows] @ components) / math.sqrt(variance)

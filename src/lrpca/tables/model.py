@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,8 @@ class RowModel:
     noise_level, noise_variance : float
     threshold : float
         Larger residuals are outliers.
+    unit : float
+        All of the above are in units of this; rows, scores and what else is returned are not.
     """
 
     mean: Any
@@ -41,24 +44,31 @@ class RowModel:
     noise_level: float
     noise_variance: float
     threshold: float
+    unit: float = 1.0
 
     def scores(self, matrix: DenseMatrix) -> Any:
         """Return the scores (m, k) of rows."""
-        found = row_scores(matrix, self.mean, self.components, self.variances, self.noise_level)
-        return found.astype(matrix.result)
+        rows = matrix.in_units(self.unit)
+        found = row_scores(rows, self.mean, self.components, self.variances, self.noise_level)
+        return (found * self.unit).astype(matrix.result)
 
     def likelihood(self, matrix: DenseMatrix) -> Any:
         """Return the log-likelihood (m,) of rows."""
         if isinstance(matrix, ChunkedMatrix):
             matrix.reads += 1
             return np.concatenate([part for _, part in each_band(matrix, self.likelihood, rows=1)])
-        scores = row_scores(matrix, self.mean, self.components, self.variances, self.noise_level)
+        rows = matrix.in_units(self.unit)
+        scores = row_scores(rows, self.mean, self.components, self.variances, self.noise_level)
         variance = max(self.noise_variance, self.noise_level**2)
-        return log_likelihood(matrix, scores, self.mean, self.components, self.variances, variance)
+        found = log_likelihood(rows, scores, self.mean, self.components, self.variances, variance)
+        # A density is one over the unit of every feature.
+        return found - len(self.mean) * math.log(self.unit)
 
     def decompose(self, matrix: DenseMatrix) -> Decomposition:
         """Return rows as clean rows plus outliers."""
-        return decompose_rows(matrix, self.mean, self.components, self.variances, self.noise_level, self.threshold)
+        rows = matrix.in_units(self.unit)
+        found = decompose_rows(rows, self.mean, self.components, self.variances, self.noise_level, self.threshold)
+        return found.in_units(1 / self.unit).with_data(matrix)
 
     def outliers(self, matrix: DenseMatrix) -> Any:
         """Return which entries of rows are outliers, (m, n2)."""
@@ -99,7 +109,7 @@ class RowModel:
         scores: Any,  # (m, k)
     ) -> Any:
         """Return the clean rows (m, n2) of scores."""
-        return scores @ self.components + self.mean
+        return scores @ self.components + self.mean * self.unit
 
 
 def _of_rows(
