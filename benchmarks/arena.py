@@ -22,7 +22,7 @@ from arena_scenarios import QUESTIONS, SCENARIOS, Scenario, in_rounds, is_slow, 
 from measure import RESULTS, Table, load_note, number, publish
 
 import lrpca
-from lrpca.arena import Contest, Entry, compete, parse_specs
+from lrpca.bench.contest import Contest, Entry, compete, parse_specs
 from lrpca.solvers.methods import METHODS
 
 OURS = "lrpca"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lrpca.arena import parse_specs
+from lrpca.bench.contest import parse_specs
 from lrpca.testing import planted
 
 # The error that counts as exact.
@@ -53,7 +53,7 @@ class Scenario:
     arguments : dict
         Of `lrpca.testing.planted`; empty for real data.
     contestants : tuple of str
-        As `lrpca.arena.parse_specs` takes them.
+        As `lrpca.bench.contest.parse_specs` takes them.
     rank : int, optional
         What contestants are told, if not the true rank.
     time_limit : float

@@ -27,8 +27,8 @@ from grid_runs import GridJob, published_jobs, run_all, run_case, run_published
 from measure import RESULTS, Table, interleave, number, render
 
 import lrpca
-from lrpca import circumstances
-from lrpca.atomic import replacing
+from lrpca.core import environment as circumstances
+from lrpca.files.atomic import replacing
 from lrpca.testing import grid, planted, random_problem
 
 DRAWS = 5
@@ -153,7 +153,7 @@ def measure_speed(chosen: argparse.Namespace) -> dict[str, Any]:
     from problems import factors
     from problems import planted as large
 
-    from lrpca.influence import levels
+    from lrpca.core.influence import levels
     from lrpca.matrices.dense import DenseMatrix
 
     figures: dict[str, dict[str, Any]] = {}

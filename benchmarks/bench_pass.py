@@ -17,7 +17,7 @@ from measure import FULL, Table, Timing, arguments, interleave, load_note, numbe
 from problems import factors, planted
 from torch_iterations import TUNED, Torch, threshold
 
-from lrpca.influence import Levels, levels
+from lrpca.core.influence import Levels, levels
 from lrpca.matrices.dense import DenseMatrix
 
 RANKS = (1, 2, 3, 5, 8, 10, 20)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from measure import RESULTS, Table, load_note, number, publish
 
-from lrpca.arena import Contest, Entry, compete
-from lrpca.arena.calls import Task, solve
+from lrpca.bench.contest import Contest, Entry, compete
+from lrpca.bench.contest.calls import Task, solve
 from lrpca.testing import Problem, planted
 
 OURS = "pcp:algorithm=ialm"

@@ -22,7 +22,7 @@ from torch_iterations import TUNED, Torch
 from torch_training import LAYERS, near, numbers, problem_of
 
 from lrpca import Schedule
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.learn.network import UnrolledNetwork
 from lrpca.learn.problems import TrainingProblem, orthonormal_factors
 from lrpca.learn.tensors import Data, prepare

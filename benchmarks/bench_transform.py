@@ -17,9 +17,9 @@ import numpy as np
 from limits import Machine
 from measure import Table, arguments, interleave, load_note, number, publish
 
-from lrpca.iteration import thin_svd
+from lrpca.core.factors import thin_svd
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import _by_blocks, robust_coefficients
+from lrpca.solvers.rows import _by_blocks, robust_coefficients
 
 ROWS = 1000
 # NumPy takes so long that it gets a part of the rows; times are by row.

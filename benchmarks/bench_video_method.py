@@ -25,9 +25,9 @@ from torch_iterations import TUNED, Torch
 from torch_video import CLIP, LIMIT, MAX_ITER, MODEL
 
 import lrpca
-from lrpca.experiments.video import CLIPS
-from lrpca.experiments.video_clips import Clip, find_footage, load_clip
-from lrpca.threads import thread_count
+from lrpca.bench.experiments.video import CLIPS
+from lrpca.bench.experiments.video_clips import Clip, find_footage, load_clip
+from lrpca.kernels.threads import thread_count
 
 RANK = 2
 GOAL = 30.0
@@ -119,7 +119,7 @@ def _ratio(found: list[Call], base: list[Call], key: str) -> float:
 
 def part_table(Y: Any) -> Table:
     """Return what the time of ours goes into, beside a plain read of Y."""
-    from lrpca.solvers.standstill import Standstill
+    from lrpca.solvers.stationarity import Standstill
 
     measured: list[float] = []
     change = Standstill._change

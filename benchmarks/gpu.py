@@ -26,8 +26,8 @@ from gpu_rival import Planted
 from measure import RESULTS, Table, Timing, interleave, load_note, number, publish
 
 import lrpca
-from lrpca import circumstances
-from lrpca.devices import check_device
+from lrpca.core import environment as circumstances
+from lrpca.core.devices import check_device
 from lrpca.schedule import Schedule
 
 ERROR = 1e-6

@@ -13,7 +13,7 @@ from gpu_measure import OUTLIERS, RANK, ROW, Found, Pace, Plan, cell, pace_of, p
 from gpu_rival import Planted, plain_products
 from measure import Table
 
-from lrpca.influence import Levels, levels
+from lrpca.core.influence import Levels, levels
 from lrpca.kernels.gpu import tensor_pass
 from lrpca.kernels.torch_pass import plain_pass
 

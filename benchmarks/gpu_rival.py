@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.schedule import Schedule
 
 # The published model, in the folder LRPCA_DATA; a shipped one of the same form, with a tail.

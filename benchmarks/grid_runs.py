@@ -18,7 +18,7 @@ import numpy as np
 from grid_solvers import TimeLimitError, solver, without
 
 import lrpca
-from lrpca.circumstances import THREAD_VARIABLES
+from lrpca.core.environment import THREAD_VARIABLES
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import Case, Problem, planted, recovered, wrong

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import lrpca
-from lrpca.arena.calls import Task, solve
-from lrpca.arena.contestants import RIVALS
+from lrpca.bench.contest.calls import Task, solve
+from lrpca.bench.contest.contestants import RIVALS
 from lrpca.solvers.methods import METHODS
 
 DEFAULT = "lrpca"

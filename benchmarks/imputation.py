@@ -26,7 +26,7 @@ from measure import RESULTS, Table, load_note, number, publish
 from real_matrices import available, load
 
 import lrpca
-from lrpca import circumstances
+from lrpca.core import environment as circumstances
 from lrpca.matrices.accept import accept
 from lrpca.tables.imputation import posterior_mean
 

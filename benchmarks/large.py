@@ -24,7 +24,7 @@ from large_process import ask as ask_process
 from large_process import versions
 from measure import RESULTS, Table, load_note, number, publish
 
-from lrpca.atomic import replacing
+from lrpca.files.atomic import replacing
 
 STATES = ("cached", "disk")
 METHODS = ("lrpca", "sampled")

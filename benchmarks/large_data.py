@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.threads import thread_count
+from lrpca.kernels.threads import thread_count
 
 RANK, FRACTION, NOISE = 5, 0.1, 0.01
 # Rows and columns of a tile, which is also a chunk: 16 MB.

@@ -74,8 +74,8 @@ def read_plainly(path: Path) -> None:
     from limits import Machine
 
     from lrpca.matrices.accept import accept
-    from lrpca.matrices.chunked import ChunkedMatrix
-    from lrpca.matrices.local_blocks import LocalBlocks
+    from lrpca.matrices.chunked.local_blocks import LocalBlocks
+    from lrpca.matrices.chunked.matrix import ChunkedMatrix
 
     matrix = accept(path)
     if not isinstance(matrix, ChunkedMatrix):
@@ -90,7 +90,7 @@ def read_plainly(path: Path) -> None:
 
 def passes(path: Path, side: int, state: str, repeats: int) -> dict[str, Any]:
     """Return the seconds of plain reads, of passes, and of passes with the Gram matrices of every row and column."""
-    from lrpca.influence import levels
+    from lrpca.core.influence import levels
     from lrpca.matrices.accept import accept
 
     L, R = (factor.astype(np.float32) for factor in LargeProblem(side).factors())
@@ -208,7 +208,7 @@ def prepare(path: Path, state: str) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of what reads and moves large data, beside the usual ones."""
-    from lrpca import circumstances
+    from lrpca.core import environment as circumstances
 
     return circumstances.versions(["zarr", "numcodecs", "h5py", "dask", "distributed"])
 

@@ -22,9 +22,9 @@ import numpy as np
 from large_process import versions
 from measure import RESULTS, Table, interleave, load_note, number, publish
 
-from lrpca.influence import levels
-from lrpca.matrices import dask_blocks
+from lrpca.core.influence import levels
 from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked import dask_blocks
 from lrpca.matrices.dense import DenseMatrix
 
 SIDE, RANK = 6000, 5

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from lrpca.threads import thread_count
+from lrpca.kernels.threads import thread_count
 
 _WIDTH = 512
 _PER_COLUMN = 16

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from lrpca import circumstances
-from lrpca.atomic import replacing
-from lrpca.circumstances import load_note as load_note
+from lrpca.core import environment as circumstances
+from lrpca.core.environment import load_note as load_note
+from lrpca.files.atomic import replacing
 
 # Rows and columns of Y in published results, for which goals are stated.
 FULL = 8000

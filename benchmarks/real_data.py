@@ -27,7 +27,7 @@ from real_matrices import load as load_matrix
 from real_rivals import PCP_ROUNDS, SVD_ROUNDS, pcp, truncated_svd
 
 import lrpca
-from lrpca.atomic import replacing
+from lrpca.files.atomic import replacing
 
 SCRATCH = Path(__file__).parent / "scratch"
 RANKS = {VIDEO: (1, 2, 3), TRAFFIC: (1, 2, 3, 5, 10)}

@@ -16,7 +16,7 @@ import numpy as np
 from measure import RESULTS, Table, number, publish
 
 import lrpca
-from lrpca.streaming import SubspaceTracker
+from lrpca.tables.streaming import SubspaceTracker
 
 OUTLIERS, OUTLIER_SIZE = 0.1, 10.0
 STATIONARY_ROWS, TURNING_ROWS, CHANGE_ROWS, CHANGE_AT = 3000, 5000, 2600, 2000

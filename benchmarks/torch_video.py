@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from lrpca import Schedule
-from lrpca.experiments.video_torch import PlainRun, solve_plainly
+from lrpca.bench.experiments.video_torch import PlainRun, solve_plainly
 
 MODEL = "video"
 LIMIT, MAX_ITER = 1e-3, 200

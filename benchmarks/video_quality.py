@@ -24,7 +24,7 @@ from measure import RESULTS, Table, load_note, number, publish
 from real_matrices import DATA
 
 from lrpca import metrics, video
-from lrpca.threads import thread_count
+from lrpca.kernels.threads import thread_count
 
 DEFAULT = DATA / "video" / "cdnet_pedestrians"
 SCRATCH = RESULTS.parent / "scratch"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lrpca.atomic import replacing
+from lrpca.files.atomic import replacing
 
 HEAD = """# Benchmarks
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from make_benchmarks_page import load_result, render_result, render_table, write_if_changed
 
-from lrpca.atomic import replacing
-from lrpca.experiments.measurement import Experiment
-from lrpca.experiments.page import VERDICTS, draw_png
-from lrpca.experiments.reproduce import EXPERIMENTS
+from lrpca.bench.experiments.measurement import Experiment
+from lrpca.bench.experiments.page import VERDICTS, draw_png
+from lrpca.bench.experiments.reproduce import EXPERIMENTS
+from lrpca.files.atomic import replacing
 
 FIGURES = "experiments_figures"
 

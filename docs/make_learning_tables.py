@@ -7,7 +7,7 @@ from pathlib import Path
 
 from make_benchmarks_page import load_result, render_result, render_table, write_if_changed
 
-from lrpca.learn.story import score_of, trained_on
+from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import Schedule, shipped
 
 # The experiments whose tables hold the published models against ours.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.batches.one_by_one import Request
+from lrpca.batch.sequential import Request
 from lrpca.schedule import default_schedule
 from lrpca.testing import planted
 
@@ -26,7 +26,7 @@ def truth_of(count: int, shape: tuple[int, int], **planting: Any) -> Any:
 
 def solve_as_on_a_gpu(Ys: Any, rank: int, mask: Any = None, **asked: Any) -> tuple[Any, Any]:
     """Return the batch that the batched loop makes of an array, on the CPU, and what it would warn of."""
-    from lrpca.batches.together import solve_together
+    from lrpca.batch.batched import solve_together
 
     asked = {"tol": None, "max_iter": None, "schedule": default_schedule()} | asked
     request = Request(rank, asked["schedule"], asked["tol"], asked["max_iter"], 0, None)

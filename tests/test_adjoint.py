@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lrpca import Schedule
-from lrpca.influence import Levels, levels
+from lrpca.core.influence import Levels, levels
 from lrpca.kernels.reference import Adjoint, dense_adjoint, dense_pass
 from lrpca.matrices import dense, differentiable
 from lrpca.matrices.differentiable import DifferentiableMatrix
@@ -231,7 +231,7 @@ def test_same_bits_whatever_the_number_of_threads(shape: tuple[int, int], monkey
     case = make(shape, 5, "float32")
     answers = []
     for count in (1, 2, 5):
-        monkeypatch.setattr("lrpca.threads.thread_count", lambda count=count: count)
+        monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda count=count: count)
         answers.append(fused(case, levels("redescending", 1.0)))
     for other in answers[1:]:
         assert np.array_equal(other.L, answers[0].L) and np.array_equal(other.R, answers[0].R)
@@ -403,7 +403,7 @@ def test_a_layer_reads_the_data_once_each_way(missing: float) -> None:
 
 
 def test_threads_end_with_the_data_they_worked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.threads.thread_count", lambda: 3)
+    monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda: 3)
     problem = planted((600, 500), rank=2, random_state=0)
     before = set(threading.enumerate())
     data = prepare(of_problem(problem))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca import circumstances, metrics
-from lrpca.arena import Contest, Point, compete, page, parse_specs, process, tables, worker
-from lrpca.arena.contest import _settings
-from lrpca.arena.contestants import ALL, RIVALS, Spec, options_of
-from lrpca.arena.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
+from lrpca import metrics
+from lrpca.bench.contest import Contest, Point, compete, page, parse_specs, process, tables, worker
+from lrpca.bench.contest.contestants import ALL, RIVALS, Spec, options_of
+from lrpca.bench.contest.run import _settings
+from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
+from lrpca.core import environment as circumstances
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 
@@ -170,7 +171,7 @@ def test_a_rival_s_iterates_are_its_own() -> None:
     """The curve of pyrpca holds what it returns when stopped there, and reading it keeps no arrays alive."""
     from pyrpca import rpca_pcp_ialm
 
-    from lrpca.arena.calls import Task, solve
+    from lrpca.bench.contest.calls import Task, solve
 
     errors: list[float] = []
 
@@ -242,7 +243,7 @@ def test_who_is_late_is_stopped_with_its_last_iterate() -> None:
 
 
 def test_who_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.arena.contestants.Rival.version", lambda rival: None)
+    monkeypatch.setattr("lrpca.bench.contest.contestants.Rival.version", lambda rival: None)
     entry = compete(PROBLEM, "pyrpca", threads=1)["pyrpca"]
     assert entry.status == "not installed" and "pip install pyrpca" in entry.note
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lrpca import circumstances
-from lrpca.arena import Contest, Entry, Point, page, tables
-from lrpca.atomic import check_folder
+from lrpca.bench.contest import Contest, Entry, Point, page, tables
+from lrpca.core import environment as circumstances
+from lrpca.files.atomic import check_folder
 
 
 def entry(spec: str, seconds: float, error: float, status: str = "converged") -> Entry:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lrpca.arena import Contest, Entry, Point, compete, parse_specs
+from lrpca.bench.contest import Contest, Entry, Point, compete, parse_specs
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 

@@ -230,7 +230,7 @@ def test_options_that_are_none_count_as_not_given() -> None:
 
 
 def test_an_interrupt_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batches import one_by_one
+    from lrpca.batch import sequential as one_by_one
 
     solved = []
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.noise import residual_core
+from lrpca.kernels.scale import residual_core
 from lrpca.schedule import Schedule
 from lrpca.testing import planted
 
@@ -162,7 +162,9 @@ def test_settings_of_the_caller_change_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_random_numbers_are_drawn_on_the_cpu() -> None:
-    from lrpca.batches import algebra, rescue, start
+    from lrpca.batch import algebra
+    from lrpca.batch import initialise as start
+    from lrpca.batch import refit as rescue
 
     Y, there, seen = torch.randn(2, 40, 50).double(), torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 50) > 0
     limit = torch.ones(2, 1).double()
@@ -173,7 +175,7 @@ def test_random_numbers_are_drawn_on_the_cpu() -> None:
 
 
 def test_medians_in_a_fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batches.stack import medians
+    from lrpca.batch.stack import medians
 
     values = torch.tensor([[3.0, 1.0, 2.0, 2.0], [5.0, math.nan, 1.0, math.nan], 4 * [math.nan], [7.0, 9.0, 8.0, 8.5]])
     want = medians(values)
@@ -184,7 +186,7 @@ def test_medians_in_a_fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slabs_do_not_matter(mixed: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batches import together
+    from lrpca.batch import batched as together
 
     Ys, whole = mixed
     monkeypatch.setattr(together, "_CPU_ENTRIES", 2 * 90 * 50)
@@ -202,7 +204,7 @@ def test_slabs_do_not_matter(mixed: tuple[Any, Any], monkeypatch: pytest.MonkeyP
     ids=("torch", "a library"),
 )
 def test_where_memory_is_short_slabs_are_halved(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batches import together
+    from lrpca.batch import batched as together
 
     solve, sizes = together._solve_slab, []
 
@@ -228,9 +230,9 @@ def test_memory_errors_say_what_to_do(mixed: tuple[Any, Any], monkeypatch: pytes
         r"Ys\.shape=\(3, 90, 50\) needs another 2\.00 GiB, and cpu has no more; delete .* fewer problems, or pass Ys"
     )
     batch, _ = solve_as_on_a_gpu(mixed[0], 3, max_iter=1)
-    monkeypatch.setattr("lrpca.batches.result._products", fail)
-    monkeypatch.setattr("lrpca.batches.ones.TensorMatrix", fail)
-    monkeypatch.setattr("lrpca.batches.together.Ones", fail)
+    monkeypatch.setattr("lrpca.batch.result._products", fail)
+    monkeypatch.setattr("lrpca.batch.items.TensorMatrix", fail)
+    monkeypatch.setattr("lrpca.batch.batched.Ones", fail)
     for ask in (lambda: batch.low_rank, lambda: batch.sparse, lambda: batch.outliers, lambda: batch[0]):
         with pytest.raises(MemoryError, match=words):
             ask()
@@ -327,7 +329,7 @@ def test_rows_with_more_outliers_than_not_are_recovered() -> None:
 def test_a_fit_that_is_off_by_a_factor_in_some_rows_and_columns_is_solved_by_itself(
     noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lrpca.batches import loop
+    from lrpca.batch import loop
 
     planting = {"noise": noise, "rank": 1}
     Ys, X = stack_of(3, (200, 40), **planting), truth_of(3, (200, 40), **planting)
@@ -360,7 +362,7 @@ def test_constant_and_zero_problems() -> None:
 
 
 def test_peaks_of_many_problems_are_those_of_each() -> None:
-    from lrpca.batches.peaks import residual_cores
+    from lrpca.batch.scale import residual_cores
 
     rng = np.random.default_rng(0)
     rows = []
@@ -390,8 +392,8 @@ def test_peaks_of_many_problems_are_those_of_each() -> None:
 
 
 def test_formulas_of_many_problems_are_those_of_each() -> None:
-    from lrpca import iteration
-    from lrpca.batches import algebra
+    from lrpca.batch import algebra
+    from lrpca.core import factors as iteration
 
     torch.manual_seed(0)
     for rank in (1, 2, 5, 9):
@@ -411,7 +413,7 @@ def test_formulas_of_many_problems_are_those_of_each() -> None:
 
 
 def test_leading_vectors_of_large_grams() -> None:
-    from lrpca.batches.algebra import leading_vectors
+    from lrpca.batch.algebra import leading_vectors
 
     torch.manual_seed(0)
     factor = torch.randn(4, 50, 50, dtype=torch.float64) * 0.8 ** torch.arange(50)
@@ -422,8 +424,8 @@ def test_leading_vectors_of_large_grams() -> None:
 
 
 def test_lost_rows_are_fitted_anew() -> None:
-    from lrpca.batches.rescue import rescue_lost
-    from lrpca.batches.stack import load
+    from lrpca.batch.refit import rescue_lost
+    from lrpca.batch.stack import load
 
     problem = planted((60, 40), rank=2, outlier_fraction=0.3, random_state=0)
     U, values, Vt = np.linalg.svd(problem.X, full_matrices=False)
@@ -444,7 +446,7 @@ def test_lost_rows_are_fitted_anew() -> None:
 
 
 def test_products_that_torch_may_round_do_not_spoil_residuals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batches import result, stack
+    from lrpca.batch import result, stack
 
     product = torch.bmm
 
@@ -478,7 +480,7 @@ def test_products_that_torch_may_round_do_not_spoil_residuals(monkeypatch: pytes
 
 
 def test_a_few_entries_tell_what_most_of_a_row_hide() -> None:
-    from lrpca.batches.rescue import _consensus, _robust
+    from lrpca.batch.refit import _consensus, _robust
 
     rng = np.random.default_rng(0)
     among, truth = rng.standard_normal((20, 60, 2)), rng.standard_normal((20, 2))

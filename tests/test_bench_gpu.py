@@ -68,7 +68,7 @@ def test_the_rival_is_the_papers_iteration(scripts: SimpleNamespace) -> None:
     assert problem.error(*rival.solve(problem.Y, 5, schedule, iterations)) == error
     assert problem.error(*rival.solve(problem.Y, 5, schedule, iterations - 1)) > 1e-6
     # Our own pass gives the same step.
-    from lrpca.influence import levels
+    from lrpca.core.influence import levels
     from lrpca.kernels.torch_pass import plain_pass
 
     L, R = rival.start(problem.Y, 5, schedule.thresholds[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lrpca.arena import Contest, Entry
+from lrpca.bench.contest import Contest, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 

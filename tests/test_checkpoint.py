@@ -19,16 +19,16 @@ import pytest
 
 import lrpca
 from lrpca import Decomposition, Schedule, decompose
-from lrpca.decomposition import State
-from lrpca.influence import levels
+from lrpca.core.influence import levels
+from lrpca.decomposition.result import State
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import draw_sample
+from lrpca.matrices.sample import draw_sample
 from lrpca.solvers import checkpoint as module
+from lrpca.solvers.checks.convergence import End, SecondLooks
 from lrpca.solvers.components import Components
+from lrpca.solvers.initialise import Survey
 from lrpca.solvers.loop import Loop
-from lrpca.solvers.second_looks import End, SecondLooks
-from lrpca.solvers.standstill import Cut, Standstill
-from lrpca.solvers.start import Survey
+from lrpca.solvers.stationarity import Cut, Standstill
 from lrpca.solvers.step import take_pass
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds

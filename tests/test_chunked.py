@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from lrpca import Decomposition, decompose
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.matrices.chunked.large import accept_large
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.progress import Reading
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.large import accept_large
-from lrpca.matrices.progress import Reading
 from lrpca.testing import planted
 from tests.same_answer import assert_same
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca import cli_decompose
+from lrpca.cli import decompose as cli_decompose
 from lrpca.cli import main
-from lrpca.console import ExitCode
-from lrpca.decomposition_file import DIAGNOSIS_ARRAYS
-from lrpca.zarr_files import read_sparse
+from lrpca.cli.console import ExitCode
+from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
+from lrpca.decomposition.zarr import read_sparse
 from tests.terminal import run_in_terminal
 
 pytest.importorskip("typer", reason="needs the extra cli")
@@ -39,7 +39,7 @@ X, Y = planted()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a working directory that holds the data as Y.zarr, which is read in 4 blocks of 2 chunks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lrpca.matrices.grid.plan_grid.__defaults__", ((), 1 << 17))
+    monkeypatch.setattr("lrpca.matrices.chunked.grid.plan_grid.__defaults__", ((), 1 << 17))
     zarr.create_array("Y.zarr", shape=Y.shape, chunks=(100, 80), dtype=Y.dtype)[:] = Y
     return tmp_path
 
@@ -92,8 +92,8 @@ def test_other_inputs_and_outputs_give_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several bands of rows, each in several parts.
-    monkeypatch.setattr("lrpca.matrices.chunked._BAND", 1 << 17)
-    monkeypatch.setattr("lrpca.decomposition._BLOCK", 1 << 12)
+    monkeypatch.setattr("lrpca.matrices.chunked.matrix._BAND", 1 << 17)
+    monkeypatch.setattr("lrpca.decomposition.result._BLOCK", 1 << 12)
     np.save("a.npy", Y[:150])
     np.save("b.npy", Y[150:])
     h5py = pytest.importorskip("h5py")
@@ -155,7 +155,7 @@ def test_progress_in_chunks_and_bytes(
 ) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse") == ExitCode.DONE
     assert "chunks" not in capsys.readouterr().err  # no minute has passed
-    monkeypatch.setattr("lrpca.console.INTERVAL", 0.0)
+    monkeypatch.setattr("lrpca.cli.console.INTERVAL", 0.0)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--force") == ExitCode.DONE
     err = capsys.readouterr().err
     lines = err.splitlines()
@@ -190,7 +190,7 @@ def test_a_disk_that_fills_while_s_is_written(
 ) -> None:
     from zarr.storage import LocalStore
 
-    monkeypatch.setattr("lrpca.zarr_stores._ENTRIES", 1000)
+    monkeypatch.setattr("lrpca.matrices.chunked.zarr_stores._ENTRIES", 1000)
     put = LocalStore.set
 
     async def refuse(self: LocalStore, key: str, value: Any) -> None:
@@ -317,7 +317,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("default")
 def test_on_a_cluster(folder: Path, cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from lrpca.matrices.cluster import active_client
+    from lrpca.matrices.chunked.cluster import active_client
 
     arguments = ["Y.zarr", "-o", "out.zarr", "--sparse", "--layout", "dense", "--scheduler", cluster.scheduler_address]
     assert decompose(*arguments) == ExitCode.DONE

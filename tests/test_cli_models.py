@@ -12,8 +12,8 @@ import scipy.io
 
 import lrpca
 from lrpca.cli import main
-from lrpca.console import ExitCode
-from lrpca.learn.story import score_of, trained_on
+from lrpca.cli.console import ExitCode
+from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import shipped
 
 pytest.importorskip("typer", reason="needs the extra cli")

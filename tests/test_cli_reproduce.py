@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from lrpca.bench.experiments import entrants
+from lrpca.bench.experiments.measurement import Setup
+from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
-from lrpca.console import ExitCode
-from lrpca.experiments import entrants
-from lrpca.experiments.measurement import Setup
-from lrpca.experiments.reproduce import EXPERIMENTS
+from lrpca.cli.console import ExitCode
 
 pytest.importorskip("typer", reason="needs the extra cli")
 Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca import cli_train
 from lrpca.cli import main
-from lrpca.console import ExitCode
+from lrpca.cli import train as cli_train
+from lrpca.cli.console import ExitCode
 from lrpca.testing import planted
 
 pytest.importorskip("typer", reason="needs the extra cli")

@@ -14,7 +14,7 @@ import pytest
 
 import lrpca.video
 from lrpca.cli import ExitCode, main
-from lrpca.cli_video import tell
+from lrpca.cli.video import tell
 from lrpca.video import Progress, open_frames
 
 pytest.importorskip("typer", reason="needs the extra cli")

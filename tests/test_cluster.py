@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 from lrpca import Decomposition, decompose
-from lrpca.decomposition import State
-from lrpca.matrices import cluster as cluster_module
+from lrpca.decomposition.result import State
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.cluster import active_client
-from lrpca.matrices.dask_blocks import DaskBlocks
-from lrpca.matrices.large import accept_large
-from lrpca.matrices.progress import Reading
+from lrpca.matrices.chunked import cluster as cluster_module
+from lrpca.matrices.chunked.cluster import active_client
+from lrpca.matrices.chunked.dask_blocks import DaskBlocks
+from lrpca.matrices.chunked.large import accept_large
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.progress import Reading
 from lrpca.testing import planted
 from tests.same_answer import assert_same
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.iteration import Retracted, pseudo_inverse, retract, without_double_counting
+from lrpca.core.factors import Retracted, pseudo_inverse, retract, without_double_counting
 from lrpca.solvers.components import (
     Components,
     all_of,

@@ -11,9 +11,9 @@ import lrpca
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.consensus import consensus
-from lrpca.solvers.lagging import BETTER, left_behind, rescue_lost
-from lrpca.solvers.start import Survey
+from lrpca.solvers.checks.low_inlier_rows import BETTER, left_behind, rescue_lost
+from lrpca.solvers.checks.minimal_subsets import consensus
+from lrpca.solvers.initialise import Survey
 from lrpca.testing import planted
 
 CUTOFF = 1e-9

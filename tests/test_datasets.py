@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from lrpca import datasets, street
+from lrpca import datasets
+from lrpca.datasets import street
 
 
 @pytest.fixture(scope="module")

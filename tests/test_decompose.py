@@ -11,10 +11,10 @@ import pytest
 
 import lrpca
 from lrpca import DiagnosisWarning, decompose
+from lrpca.kernels.threads import thread_count
 from lrpca.matrices.accept import accept
-from lrpca.solvers.start import spectral_start
+from lrpca.solvers.initialise import spectral_start
 from lrpca.testing import Problem, planted
-from lrpca.threads import thread_count
 
 RANK = 3
 SHAPES = {"square": (300, 300), "tall": (600, 120), "wide": (120, 600)}

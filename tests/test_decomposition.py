@@ -143,7 +143,7 @@ def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
 
 
 def test_blocks_of_rows_do_not_show(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    from lrpca import decomposition
+    from lrpca.decomposition import result as decomposition
 
     whole = lrpca.decompose(problem.Y, RANK)
     parts = lrpca.decompose(problem.Y, RANK)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from lrpca import demo
+from lrpca.cli import demo
 
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lrpca import iteration
+from lrpca.core import factors as iteration
 from lrpca.kernels.reference import Pass
 from lrpca.solvers.step import directions
 
 torch = pytest.importorskip("torch")
 
-from lrpca.matrices.device_array import DeviceArray, Transposed  # noqa: E402
+from lrpca.matrices.device.array import DeviceArray, Transposed  # noqa: E402
 
 N, R = 31, 4
 

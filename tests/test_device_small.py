@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lrpca import iteration
-from lrpca.influence import levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import levels
 from lrpca.solvers import step
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch")
 
 from lrpca.kernels.step_core import tangent_step  # noqa: E402
-from lrpca.matrices import device_bases, device_step  # noqa: E402
 from lrpca.matrices.dense import DenseMatrix  # noqa: E402
-from lrpca.matrices.device_array import DeviceArray  # noqa: E402
-from lrpca.matrices.sampling import Sample, draw_sample  # noqa: E402
+from lrpca.matrices.device import bases as device_bases
+from lrpca.matrices.device import step as device_step
+from lrpca.matrices.device.array import DeviceArray  # noqa: E402
+from lrpca.matrices.sample import Sample, draw_sample  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
+from lrpca.solvers.checks.low_inlier_rows import lagging  # noqa: E402
 from lrpca.solvers.components import Components  # noqa: E402
-from lrpca.solvers.lagging import lagging  # noqa: E402
-from lrpca.solvers.start import Survey  # noqa: E402
+from lrpca.solvers.initialise import Survey  # noqa: E402
 
 SHAPE, RANK = (300, 200), 4
 
@@ -166,7 +167,7 @@ def test_a_known_gram_is_believed_until_the_matrix_changes() -> None:
 
 
 def test_sketches_bring_their_grams() -> None:
-    from lrpca.influence import everything
+    from lrpca.core.influence import everything
 
     Y, *_ = fit(1e-2)
     rng = np.random.default_rng(0)

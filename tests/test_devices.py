@@ -1,4 +1,4 @@
-"""`lrpca.devices`: which devices are taken, what is said where their memory ends, whether torch rounds products."""
+"""`lrpca.core.devices`: which devices are taken, what is said where their memory ends, whether torch rounds products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lrpca.devices import check_device, in_memory_of, rounds_products
+from lrpca.core.devices import check_device, in_memory_of, rounds_products
 
 torch = pytest.importorskip("torch")
 

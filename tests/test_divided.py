@@ -10,7 +10,7 @@ import pytest
 import lrpca
 from lrpca.decompose import decompose_quietly
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.divided import divided, reconcile
+from lrpca.solvers.checks.inconsistent_scaling import divided, reconcile
 from lrpca.testing import planted
 
 SHAPE, RANK, CUTOFF = (200, 60), 2, 1e-9

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.matrices.chunked
+import lrpca.matrices.chunked.matrix
 import lrpca.tables.bands
 import lrpca.tables.cellwise
 from lrpca import RobustPCA
-from lrpca.estimator_input import is_stored, validated
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.dask_blocks import DaskBlocks
-from lrpca.matrices.large import accept_large
+from lrpca.matrices.chunked.dask_blocks import DaskBlocks
+from lrpca.matrices.chunked.large import accept_large
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.tables.cellwise import cellwise_moments
+from lrpca.tables.input import is_stored, validated
 
 da = pytest.importorskip("dask.array")
 zarr = pytest.importorskip("zarr")
@@ -151,7 +151,7 @@ def test_small_tables_are_read_at_once_and_nothing_differs(tmp_path: Path) -> No
 @pytest.mark.usefixtures("never_loaded")
 def test_fit_reads_in_blocks_and_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = []
-    monkeypatch.setattr(lrpca.matrices.chunked, "_BAND", 1 << 14)
+    monkeypatch.setattr(lrpca.matrices.chunked.matrix, "_BAND", 1 << 14)
     read = DaskBlocks.read
 
     def watched(self: Any, rows: slice, columns: slice) -> Any:
@@ -276,7 +276,7 @@ def test_medians_of_some_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lrpca.matrices.chunked, "_BAND", 1 << 15)
+    monkeypatch.setattr(lrpca.matrices.chunked.matrix, "_BAND", 1 << 15)
     Y = table(400)
     expected = RobustPCA(3).partial_fit(Y)
     for kind in ("zarr", "dask by both", "list of files"):

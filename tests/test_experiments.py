@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.experiments import convergence, entrants, iteration_time, recovery, total_time
-from lrpca.experiments.entrants import OURS, PUBLISHED, Contestant, run_all, run_trial
-from lrpca.experiments.measurement import Measurement, Setup, Trial, mean_and_deviation, to_json
-from lrpca.experiments.page import compose
-from lrpca.experiments.reproduce import EXPERIMENTS, find_experiment, reproduce
+from lrpca.bench.experiments import convergence, entrants, iteration_time, recovery, total_time
+from lrpca.bench.experiments.entrants import OURS, PUBLISHED, Contestant, run_all, run_trial
+from lrpca.bench.experiments.measurement import Measurement, Setup, Trial, mean_and_deviation, to_json
+from lrpca.bench.experiments.page import compose
+from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment, reproduce
 from lrpca.testing import planted
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lrpca.bench.experiments import generalisation, learning, models, numbers, training_time
+from lrpca.bench.experiments.entrants import PUBLISHED
+from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Run, Setting, Training
+from lrpca.bench.experiments.page import compose
+from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
-from lrpca.console import ExitCode
-from lrpca.experiments import generalisation, learning, models, numbers, training_time
-from lrpca.experiments.entrants import PUBLISHED
-from lrpca.experiments.learning import LearningMeasurement, LearningSetup, Run, Setting, Training
-from lrpca.experiments.page import compose
-from lrpca.experiments.reproduce import EXPERIMENTS
+from lrpca.cli.console import ExitCode
 
 BASE = Setting(1000)
 TINY = {

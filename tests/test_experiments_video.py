@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lrpca.bench.experiments import video
+from lrpca.bench.experiments.entrants import ALTPROJ, OURS, SCALEDGD
+from lrpca.bench.experiments.page import compose
+from lrpca.bench.experiments.reproduce import EXPERIMENTS, reproduce
+from lrpca.bench.experiments.video_clips import Clip, find_footage, load_clip, there_and_back
+from lrpca.bench.experiments.video_entrants import PLAIN, VIDEO, solve_by_library, solve_by_torch
+from lrpca.bench.experiments.video_measurement import VideoMeasurement, VideoSetup, VideoTrial
 from lrpca.cli import main
-from lrpca.console import ExitCode
-from lrpca.experiments import video
-from lrpca.experiments.entrants import ALTPROJ, OURS, SCALEDGD
-from lrpca.experiments.page import compose
-from lrpca.experiments.reproduce import EXPERIMENTS, reproduce
-from lrpca.experiments.video_clips import Clip, find_footage, load_clip, there_and_back
-from lrpca.experiments.video_entrants import PLAIN, VIDEO, solve_by_library, solve_by_torch
-from lrpca.experiments.video_measurement import VideoMeasurement, VideoSetup, VideoTrial
+from lrpca.cli.console import ExitCode
 
 av = pytest.importorskip("av", reason="needs the extra video")
 TINY = VideoSetup((Clip("ParkingLot1", 48, 27, 30, "street.npy"),), repeat=1, max_iter=40, limit=0.02)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.threads
+import lrpca.kernels.threads
 from lrpca import Decomposition, decompose
 from lrpca.testing import Problem, planted
 
@@ -87,7 +87,7 @@ def test_without_ramp_rows_are_left_behind() -> None:
 def test_the_threshold_is_the_exact_order_statistic() -> None:
     """Also where the sample's quantile is far off."""
     from lrpca.matrices.dense import DenseMatrix
-    from lrpca.matrices.sampling import Sample
+    from lrpca.matrices.sample import Sample
     from lrpca.solvers.godec import _threshold
 
     problem = make((310, 290), missing=0.2)
@@ -160,7 +160,7 @@ def test_start() -> None:
 
 def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     d = solve(PROBLEM.Y)
-    monkeypatch.setattr(lrpca.threads, "thread_count", lambda: 1)
+    monkeypatch.setattr(lrpca.kernels.threads, "thread_count", lambda: 1)
     np.testing.assert_array_equal(solve(PROBLEM.Y).L, d.L)
 
 

@@ -15,8 +15,8 @@ import pytest
 
 import lrpca
 from lrpca import decompose
-from lrpca.decomposition_tensor import TensorDecomposition, to_tensor
-from lrpca.influence import everything, levels
+from lrpca.core.influence import everything, levels
+from lrpca.decomposition.tensor import TensorDecomposition, to_tensor
 from lrpca.kernels.reference import dense_pass
 from lrpca.testing import CHECKS, Contract, planted
 
@@ -542,7 +542,7 @@ def test_kinds_of_passes_in_turn_keep_out_of_each_other() -> None:
 
 @pytest.mark.parametrize("rank", (1, 5, 8, 17))
 def test_small_kernels(rank: int) -> None:
-    from lrpca.kernels.triton_small import combined, residuals_at
+    from lrpca.kernels.triton.small import combined, residuals_at
 
     rng = np.random.default_rng(rank)
     L, R, values = (put(rng.standard_normal(shape)) for shape in ((131, rank), (77, rank), (1001,)))
@@ -561,9 +561,9 @@ def test_small_kernels(rank: int) -> None:
 @pytest.mark.parametrize("unit", (1.0, 1e-30, 1e40))
 @pytest.mark.parametrize("kind", ("peak", "peak and outliers", "fill values", "flat", "zeros", "below rounding", "few"))
 def test_the_peak_of_residuals(kind: str, unit: float) -> None:
-    from lrpca.matrices.device_array import DeviceArray
-    from lrpca.matrices.sampling import Sample
-    from lrpca.noise import residual_core
+    from lrpca.kernels.scale import residual_core
+    from lrpca.matrices.device.array import DeviceArray
+    from lrpca.matrices.sample import Sample
 
     rng = np.random.default_rng(0)
     L, R = rng.standard_normal((131, 3)), rng.standard_normal((77, 3))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-import lrpca.threads
+import lrpca.kernels.threads
 from lrpca import Decomposition, decompose
 from lrpca.kernels.trimmed import trimmed_means
 from lrpca.testing import Problem, planted
@@ -143,7 +143,7 @@ def test_limits_are_for_each_direction() -> None:
 
 def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     d = solve(PROBLEM.Y)
-    monkeypatch.setattr(lrpca.threads, "thread_count", lambda: 1)
+    monkeypatch.setattr(lrpca.kernels.threads, "thread_count", lambda: 1)
     np.testing.assert_array_equal(solve(PROBLEM.Y).L, d.L)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import Pass
+from lrpca.matrices.chunked.grid import Grid, Place, merged, plan_grid
+from lrpca.matrices.chunked.pass_sums import PassSums, total
+from lrpca.matrices.chunked.progress import Meter, Reading
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.grid import Grid, Place, merged, plan_grid
-from lrpca.matrices.pass_sums import PassSums, total
-from lrpca.matrices.progress import Meter, Reading
 
 SHAPES = [(1, 1), (7, 1), (1, 9), (100, 50), (1000, 3), (3, 1000)]
 CHUNKS = [None, (1, 1), (1, 50), (30, 25), (10_000, 10_000), (64, 7)]

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import lrpca
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.tables.imputation import _measure_quantiles, _noise_variances, _start, posterior_mean
 from lrpca.testing import Problem, planted
-from lrpca.threads import Threads
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("measure", "real_matrices", "imputation")
@@ -230,7 +230,7 @@ def test_posterior_mean_knows_no_scale_no_order_of_memory_and_no_threads(monkeyp
     scales = d.noise_level, float(d.outlier_threshold)
 
     def shrink(matrix: DenseMatrix, threads: int, unit: float = 1.0) -> Any:
-        monkeypatch.setattr("lrpca.threads.thread_count", lambda: threads)
+        monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda: threads)
         L, R = posterior_mean(matrix, d.L * unit, d.R, scales[0] * unit, scales[1] * unit)
         return L @ R.T / unit
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrpca.influence import KINDS, Levels, apply, everything, levels
+from lrpca.core.influence import KINDS, Levels, apply, everything, levels
 
 D = np.array([0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5, 1e9, np.nan])
 EXPECTED = {

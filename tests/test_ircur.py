@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.threads
+import lrpca.kernels.threads
 from lrpca import Decomposition, decompose
 from lrpca.testing import Problem, planted
 
@@ -164,7 +164,7 @@ def test_hopeless_is_not_called_converged() -> None:
 def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     Y = make((700, 500)).Y
     d = solve(Y)
-    monkeypatch.setattr(lrpca.threads, "thread_count", lambda: 1)
+    monkeypatch.setattr(lrpca.kernels.threads, "thread_count", lambda: 1)
     one = solve(Y)
     np.testing.assert_array_equal(one.L, d.L)
     np.testing.assert_array_equal(one.R, d.R)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lrpca import iteration
-from lrpca.influence import everything, levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import everything, levels
 from lrpca.kernels.reference import Pass, dense_pass
 
 N1, N2, RANK = 14, 11, 3

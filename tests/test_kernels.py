@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrpca.influence import Levels, everything, levels
+from lrpca.core.influence import Levels, everything, levels
 from lrpca.kernels.reference import Pass, dense_pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.solvers.lagging
+import lrpca.solvers.checks.low_inlier_rows
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.accept import accept
-from lrpca.matrices.dask_blocks import DaskBlocks
-from lrpca.solvers.lagging import _median_share, given_up, rescue_lost
-from lrpca.solvers.start import Survey
+from lrpca.matrices.chunked.dask_blocks import DaskBlocks
+from lrpca.solvers.checks.low_inlier_rows import _median_share, given_up, rescue_lost
+from lrpca.solvers.initialise import Survey
 from lrpca.testing import planted
 
 da = pytest.importorskip("dask.array")
@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(DaskBlocks, "each", watched)
     # In memory, a few rows at a time: of blocks that would be a look at Y each.
-    monkeypatch.setattr(lrpca.solvers.lagging, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_CHUNK", 1 << 10)
     return looks
 
 
@@ -80,21 +80,21 @@ def test_blocks_are_read_once_for_all_lost_rows(problem: Any, asked: list[int], 
 def test_rows_too_long_for_memory_are_fitted_to_some_of_their_entries(
     problem: Any, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lrpca.solvers.lagging, "_HELD", 100 * 40)
-    monkeypatch.setattr(lrpca.solvers.lagging, "_LEAST_TAKEN", 100)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_HELD", 100 * 40)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_LEAST_TAKEN", 100)
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
     last, survey = last_pass(truth.Y, L, R, cutoff)
     assert given_up(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last.kept, survey, cutoff)
     taken = []
-    held = lrpca.solvers.lagging._held
+    held = lrpca.solvers.checks.low_inlier_rows._held
 
     def watched(matrix: Any, axis: int, indices: Any) -> Any:
         part, chosen = held(matrix, axis, indices)
         taken.append(part.array.size)
         return part, chosen
 
-    monkeypatch.setattr(lrpca.solvers.lagging, "_held", watched)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_held", watched)
     assert rescue_lost(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last, survey, cutoff, thorough=True)
     assert off(truth, L, R) < 1e-9
     assert max(taken) <= 100 * 40
@@ -123,13 +123,13 @@ def test_long_rows_are_fitted_to_some_of_their_entries_and_annealed_only_if_need
     last = Pass(np.zeros((30, 0)), np.zeros((length, 0)), kept.sum(axis=1), kept.sum(axis=0), 0.0)
     facts = Survey(np.full(30, length), np.full(length, 30), float(np.linalg.norm(Y)))
     fits: list[tuple[tuple[int, int], bool]] = []
-    fit = lrpca.solvers.lagging.robust_coefficients
+    fit = lrpca.solvers.checks.low_inlier_rows.robust_coefficients
 
     def spy(part: Any, among: Any, noise: float, *, annealed: bool, by_blocks: bool) -> Any:
         fits.append((part.shape, annealed))
         return fit(part, among, noise, annealed=annealed, by_blocks=by_blocks)
 
-    monkeypatch.setattr(lrpca.solvers.lagging, "robust_coefficients", spy)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "robust_coefficients", spy)
     assert rescue_lost(accept(Y), start, R, last, facts, 1e-6, thorough=True)
     np.testing.assert_allclose(start, L, atol=1e-9)
     # The first fit explained the row as well as others are.

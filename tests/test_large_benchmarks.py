@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lrpca
+import lrpca.decomposition.zarr
 import lrpca.matrices.accept
 import lrpca.matrices.dense
-import lrpca.zarr_files
 
 zarr = pytest.importorskip("zarr")
 pytest.importorskip("h5py")
@@ -89,7 +89,7 @@ def test_a_call_is_described(scripts: SimpleNamespace, files: dict[str, Path], t
     found = scripts.large_process.decompose(files["zarr"], SIDE, "cached", "lrpca", tmp_path / "S.zarr")
     assert found["converged"] and found["error"] < 3e-3
     assert found["file_reads"] >= 5 and found["anonymous"] > 2**20
-    S = lrpca.zarr_files.read_sparse(tmp_path / "S.zarr")
+    S = lrpca.decomposition.zarr.read_sparse(tmp_path / "S.zarr")
     assert found["sparse_bytes"] > 0 and 0.08 < S.nnz / SIDE**2 < 0.11
 
 

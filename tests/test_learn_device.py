@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lrpca import Schedule
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import dense_adjoint, dense_pass
 from lrpca.testing import planted
 

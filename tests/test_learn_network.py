@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lrpca import Schedule, decompose
-from lrpca.iteration import retract as solver_retract
+from lrpca.core.factors import retract as solver_retract
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")

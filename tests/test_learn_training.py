@@ -25,12 +25,12 @@ from lrpca import Schedule
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
 from lrpca.learn import DivergedError, Progress, train  # noqa: E402
-from lrpca.learn.course import Judge, score  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
 from lrpca.learn.paper import PaperCourse, _move, full_stages, shared_out  # noqa: E402
 from lrpca.learn.problems import PaperProblems, TrainingProblem, of_problem  # noqa: E402
 from lrpca.learn.request import make_course, resolve  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
+from lrpca.learn.trainer import Judge, score  # noqa: E402
 from lrpca.testing import planted  # noqa: E402
 
 SHAPE, RANK = (40, 30), 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca import linalg
+from lrpca.core import linalg
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 

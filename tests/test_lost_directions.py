@@ -10,9 +10,9 @@ import pytest
 import lrpca
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.accept import accept
-from lrpca.solvers.lagging import rescue_lost
-from lrpca.solvers.lost_directions import doubtful, support
-from lrpca.solvers.start import Survey
+from lrpca.solvers.checks.low_inlier_rows import rescue_lost
+from lrpca.solvers.checks.unsupported_directions import doubtful, support
+from lrpca.solvers.initialise import Survey
 
 GROUPS, SHAPE, CUTOFF = 8, (800, 60), 1e-9
 
@@ -84,7 +84,7 @@ def test_runs_do_not_end_with_a_pattern_that_is_wrong_in_one_column(seed: int) -
 
 def test_factors_on_a_device_are_changed_there() -> None:
     torch = pytest.importorskip("torch")
-    from lrpca.matrices.device_array import DeviceArray
+    from lrpca.matrices.device.array import DeviceArray
     from lrpca.matrices.tensor import TensorMatrix
 
     Y, L, R = grouped(0)

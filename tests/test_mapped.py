@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.matrices import dense
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.circumstances import THREAD_VARIABLES
-from lrpca.console import ExitCode
-from lrpca.memory_limit import LIBRARIES, WORK
+from lrpca.cli.console import ExitCode
+from lrpca.cli.memory_limit import LIBRARIES, WORK
+from lrpca.core.environment import THREAD_VARIABLES
 
 pytest.importorskip("typer", reason="needs the extra cli")
 
@@ -105,6 +105,6 @@ def test_room_beside_what_is_taken(left: int, said: str) -> None:
 
 @pytest.mark.parametrize(("limit", "threads"), [(800_000, "1"), (1_000_000_000, "None")])
 def test_threads_where_there_is_room_for_them(limit: int, threads: str) -> None:
-    code = "import os; from lrpca.memory_limit import load_within_limit as l; l(); print(os.environ.get({name!r}))"
+    code = "import os; from lrpca.cli.memory_limit import load_within_limit as l; l(); print(os.environ.get({name!r}))"
     for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         assert run(limit, "-c", code.format(name=name)).stdout == f"{threads}\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-from lrpca import threads
+from lrpca.kernels import threads
 from lrpca.kernels.cells import OUTLYING, USED, row_moments
 from lrpca.tables.cellwise import _ENOUGH_ROWS, cellwise_moments, narrow_axes
 from lrpca.tables.medians import column_medians

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.noise import outlier_threshold, quantisation_step, residual_core, rounding_level
+from lrpca.kernels.scale import outlier_threshold, quantisation_step, residual_core, rounding_level
 from lrpca.testing import planted
 
 F8, F4, U1, I8, C16 = (np.dtype(name) for name in ("f8", "f4", "u1", "i8", "c16"))

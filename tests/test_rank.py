@@ -13,9 +13,9 @@ import pytest
 
 from lrpca import Decomposition, decompose
 from lrpca.cli import main
-from lrpca.console import ExitCode
+from lrpca.cli.console import ExitCode
 from lrpca.exceptions import DiagnosisWarning
-from lrpca.rank.choice import CLEAR, concerns
+from lrpca.solvers.rank.choice import CLEAR, concerns
 from lrpca.testing import planted
 
 EASY = planted((120, 100), rank=4, outlier_fraction=0.1, noise=0.02, random_state=1)
@@ -93,9 +93,9 @@ def test_the_edge_is_that_of_noise() -> None:
 
 
 def test_a_weak_component_that_a_block_hides_is_found_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.rank.look._WHOLE", 10_000)
-    monkeypatch.setattr("lrpca.rank.look._BLOCK", 3_600)
-    monkeypatch.setattr("lrpca.rank.look._OBSERVED", 10)
+    monkeypatch.setattr("lrpca.solvers.rank.scan._WHOLE", 10_000)
+    monkeypatch.setattr("lrpca.solvers.rank.scan._BLOCK", 3_600)
+    monkeypatch.setattr("lrpca.solvers.rank.scan._OBSERVED", 10)
     rng = np.random.default_rng(0)
     U, V = np.linalg.qr(rng.standard_normal((400, 4)))[0], np.linalg.qr(rng.standard_normal((400, 4)))[0]
     # A block of 60 x 60 shows the last two at 0.9 times its edge, the whole at 2.3.

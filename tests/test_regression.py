@@ -10,9 +10,10 @@ import pytest
 from scipy import sparse
 
 import lrpca
-from lrpca import regression, threads
+from lrpca.kernels import threads
 from lrpca.matrices.accept import accept
-from lrpca.regression import robust_coefficients
+from lrpca.solvers import rows as regression
+from lrpca.solvers.rows import robust_coefficients
 
 N2, RANK, ROWS = 120, 4, 60
 LONG = 2000

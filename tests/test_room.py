@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import lrpca
-import lrpca.matrices.room
-from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.room import available_bytes
+import lrpca.matrices.chunked.memory_budget
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.memory_budget import available_bytes
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 
@@ -61,7 +61,7 @@ def test_other_methods_are_given_the_whole(method: str) -> None:
 
 @pytest.mark.usefixtures("nothing_loaded")
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lrpca.matrices.room, "available_bytes", lambda: 8_100_000_000)
+    monkeypatch.setattr(lrpca.matrices.chunked.memory_budget, "available_bytes", lambda: 8_100_000_000)
     Y = da.zeros((20_000, 20_000), chunks=5000)
     with pytest.raises(ValueError, match=r"method='pcp' needs Y in memory, 11.2 GB of the 8.1 GB that are free; use"):
         lrpca.decompose(Y, method="pcp")
@@ -70,7 +70,7 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_memory_is_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lrpca.matrices.room, "available_bytes", lambda: None)
+    monkeypatch.setattr(lrpca.matrices.chunked.memory_budget, "available_bytes", lambda: None)
     Y = problem().Y
     assert lrpca.decompose(da.from_array(Y, chunks=(70, 80)), 3, method="altproj").converged
 
@@ -79,9 +79,9 @@ def test_available_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     free = available_bytes()
     assert free is None or 1 << 20 < free < 1 << 50
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:   50 kB\n")
-    monkeypatch.setattr(lrpca.matrices.room, "_MEMINFO", str(tmp_path / "meminfo"))
+    monkeypatch.setattr(lrpca.matrices.chunked.memory_budget, "_MEMINFO", str(tmp_path / "meminfo"))
     assert available_bytes() == 50 * 1024
-    monkeypatch.setattr(lrpca.matrices.room, "_MEMINFO", str(tmp_path / "none"))
+    monkeypatch.setattr(lrpca.matrices.chunked.memory_budget, "_MEMINFO", str(tmp_path / "none"))
     monkeypatch.delattr("os.sysconf")
     assert available_bytes() is None
 
@@ -89,7 +89,7 @@ def test_available_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("memory.max", "5000\n"), ("memory.current", "4000\n"), ("memory.stat", "anon 900\nfile 600\n")):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(lrpca.matrices.room, "_CGROUP", str(tmp_path))
+    monkeypatch.setattr(lrpca.matrices.chunked.memory_budget, "_CGROUP", str(tmp_path))
     assert available_bytes() == 1600  # cached files make way
     (tmp_path / "memory.max").write_text("max\n")
     assert (available_bytes() or 0) > 1600

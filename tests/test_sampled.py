@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.threads
+import lrpca.kernels.threads
 from lrpca import Decomposition, decompose
-from lrpca.matrices import sampling
+from lrpca.matrices import sample as sampling
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import choose_block, draw_sample, grouped, observed_share
+from lrpca.matrices.sample import choose_block, draw_sample, grouped, observed_share
 from lrpca.matrices.sparse import SparseMatrix
 from lrpca.solvers.cross import Band, Peak, _Regression, cross_sides, draw_cross, regress
 from lrpca.solvers.methods import pays_to_sample
@@ -267,7 +267,7 @@ def test_no_tolerance_passes_on() -> None:
 
 def test_the_number_of_threads_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     many = solve(NOISY.Y)
-    monkeypatch.setattr(lrpca.threads, "thread_count", lambda: 1)
+    monkeypatch.setattr(lrpca.kernels.threads, "thread_count", lambda: 1)
     np.testing.assert_array_equal(solve(NOISY.Y).L, many.L)
 
 

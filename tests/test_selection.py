@@ -142,7 +142,7 @@ def test_bits_do_not_depend_on_threads(monkeypatch):
     Y, L, R = make((700, 600), np.float64)
     results = []
     for count in (1, 2, 5):
-        monkeypatch.setattr("lrpca.threads.thread_count", lambda count=count: count)
+        monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda count=count: count)
         for residual in residuals_of(Y):
             result = residual.sparsified(L, R, 0.2)
             results.append((result.CA.tobytes(), result.CtB.tobytes(), result.norm_C))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.influence import apply, levels
+from lrpca.core.influence import apply, levels
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import draw_sample
-from lrpca.solvers.standstill import Cut, Standstill
+from lrpca.matrices.sample import draw_sample
+from lrpca.solvers.stationarity import Cut, Standstill
 
 LIMIT = 1e-2
 RANK = 2

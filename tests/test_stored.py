@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from lrpca import Decomposition, DiagnosisWarning, decompose
+from lrpca.files.stored import open_path, open_paths
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.large import accept_large
-from lrpca.matrices.progress import Reading
-from lrpca.matrices.stored import open_path, open_paths
+from lrpca.matrices.chunked.large import accept_large
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.progress import Reading
 from lrpca.testing import planted
 from tests.same_answer import assert_same
 
@@ -40,7 +40,7 @@ SMALL_BLOCKS = 1 << 14
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.matrices.grid.plan_grid.__defaults__", ((), SMALL_BLOCKS))
+    monkeypatch.setattr("lrpca.matrices.chunked.grid.plan_grid.__defaults__", ((), SMALL_BLOCKS))
 
 
 def in_zarr(folder: Path, array: Any, name: str = "Y.zarr", **options: Any) -> Any:
@@ -273,7 +273,7 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
 
 _FACTORS = """
 import hashlib, sys
-import lrpca.matrices.grid as grid
+import lrpca.matrices.chunked.grid as grid
 grid.plan_grid.__defaults__ = ((), 1 << 14)
 import lrpca
 d = lrpca.decompose(sys.argv[1], 3)
@@ -305,7 +305,7 @@ path, n1, n2 = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 lrpca.decompose(np.eye(40, 30, dtype=np.float32) + 1, 1, max_iter=1, tol=0)
 small = zarr.open(path + "-small", mode="r")
 accept(small).entries(np.array([0]), np.array([0]))
-import lrpca.matrices.grid as grid
+import lrpca.matrices.chunked.grid as grid
 grid.plan_grid.__defaults__ = ((), 1 << 22)
 def anonymous():
     lines = open("/proc/self/smaps_rollup").read().splitlines()
@@ -314,7 +314,7 @@ before, most = anonymous(), 0
 def look(reading):
     global most
     most = max(most, anonymous())
-from lrpca.matrices.large import accept_large
+from lrpca.matrices.chunked.large import accept_large
 lrpca.decompose(accept_large(path, tell=look), 2, max_iter=1, tol=0)
 print(json.dumps([before, most]))
 """

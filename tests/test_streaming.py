@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.streaming import SubspaceTracker
-from lrpca.streaming.memory import leading
+from lrpca.tables.streaming import SubspaceTracker
+from lrpca.tables.streaming.memory import leading
 
 Truth = Callable[[int], Any]
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.influence import everything, levels
+from lrpca.core.influence import everything, levels
 from lrpca.kernels.reference import dense_pass
 from lrpca.matrices.dense import DenseMatrix
 
 torch = pytest.importorskip("torch")
 
-from lrpca.matrices.device_array import DeviceArray  # noqa: E402
+from lrpca.matrices.device.array import DeviceArray  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 DEVICES = [

@@ -19,14 +19,14 @@ import pytest
 
 import lrpca
 from lrpca import decompose
-from lrpca.devices import rounds_products
+from lrpca.core.devices import rounds_products
 from lrpca.matrices.accept import accept
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import Problem, planted
 
 torch = pytest.importorskip("torch")
 
-from lrpca.decomposition_tensor import TensorDecomposition  # noqa: E402
+from lrpca.decomposition.tensor import TensorDecomposition  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 RANK = 3
@@ -397,7 +397,7 @@ def test_results_of_the_device_path(problem: Problem, on_device: Any, by_numpy: 
 
 def test_lazy_parts_come_in_blocks(monkeypatch: pytest.MonkeyPatch, on_device: Any) -> None:
     whole = on_device.with_data(on_device.data())
-    monkeypatch.setattr("lrpca.decomposition_tensor._BLOCK", 400)
+    monkeypatch.setattr("lrpca.decomposition.tensor._BLOCK", 400)
     parts = on_device.with_data(on_device.data())
     assert torch.equal(parts.outliers, whole.outliers) and near(parts.sparse, whole.sparse, 1e-12)
     blocks = list(parts.residual_blocks())
@@ -494,8 +494,8 @@ def test_copies_pickles_and_arrays(tensor: Any, way: Any) -> None:
 @pytest.mark.parametrize("way", (lambda t: t, TensorMatrix), ids=("cpu", "device"))
 def test_results_are_written(tensor: Any, tmp_path: Path, way: Any) -> None:
     pytest.importorskip("zarr")
-    from lrpca.files import write_result
-    from lrpca.zarr_files import read_sparse
+    from lrpca.decomposition.zarr import read_sparse
+    from lrpca.files.reading import write_result
 
     d = decompose(way(tensor), RANK)
     d.write_sparse(tmp_path / "S.zarr")
@@ -549,7 +549,7 @@ def test_memory_errors_of_lazy_parts(on_device: Any, monkeypatch: pytest.MonkeyP
         raise torch.OutOfMemoryError("out of memory")
 
     d = on_device.with_data(on_device.data())
-    monkeypatch.setattr("lrpca.decomposition_tensor._product", fail)
+    monkeypatch.setattr("lrpca.decomposition.tensor._product", fail)
     for name in ("low_rank", "sparse", "outliers"):
         with pytest.raises(MemoryError, match=r"Y\.shape=\(90, 70\) needs more memory, and cpu has no more; delete"):
             getattr(d, name)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrpca import Schedule, decompose
+from lrpca.kernels.threads import Threads, thread_count
 from lrpca.matrices.partition import partition
 from lrpca.testing import planted
-from lrpca.threads import Threads, thread_count
 
 # ------------------------------------------------------------------------------------------ the partition
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from lrpca.influence import Levels, apply, everything, levels
+from lrpca.core.influence import Levels, apply, everything, levels
 from lrpca.kernels import torch_pass
 from lrpca.kernels.reference import Pass, dense_pass
 from lrpca.kernels.torch_pass import TensorPass, plain_change, plain_pass

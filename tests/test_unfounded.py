@@ -9,9 +9,9 @@ import pytest
 
 from lrpca import decompose
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample, draw_sample
+from lrpca.matrices.sample import Sample, draw_sample
+from lrpca.solvers.checks.spurious_components import without_unfounded
 from lrpca.solvers.components import all_present
-from lrpca.solvers.unfounded import without_unfounded
 from lrpca.testing import planted
 
 RANK, SHAPE, BLOCK = 2, (400, 300), (60, 60)

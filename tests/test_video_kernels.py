@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from lrpca.kernels import binary, scale, scene
+from lrpca.kernels import binary, scene
+from lrpca.kernels import pictures as scale
 
 SHAPES = [(1, 1), (1, 17), (13, 1), (2, 2), (9, 70), (23, 31)]
 

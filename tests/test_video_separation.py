@@ -11,7 +11,7 @@ import pytest
 
 from lrpca.datasets import street_scene
 from lrpca.video import open_frames, separate
-from lrpca.video.bank import WIDEST_SPACING, SampleBank
+from lrpca.video.sample_buffer import WIDEST_SPACING, SampleBank
 from lrpca.video.writing import VideoFile, save_picture
 from tests.video_scenes import Box, Clip, crossing, f_score, ground, interior, one_by_one, render, staying
 

@@ -15,10 +15,10 @@ import pytest
 import scipy.sparse
 
 import lrpca
-from lrpca.decomposition import Decomposition
-from lrpca.matrices.block_work import OutlierEntries, WriteOutliers
-from lrpca.matrices.local_blocks import LocalBlocks
-from lrpca.zarr_files import read_sparse, write_low_rank
+from lrpca.decomposition.result import Decomposition
+from lrpca.decomposition.zarr import read_sparse, write_low_rank
+from lrpca.matrices.chunked.block_work import OutlierEntries, WriteOutliers
+from lrpca.matrices.chunked.local_blocks import LocalBlocks
 
 zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 
@@ -48,8 +48,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.matrices.grid.plan_grid.__defaults__", ((), BLOCKS))
-    monkeypatch.setattr("lrpca.zarr_stores._ENTRIES", 1000)
+    monkeypatch.setattr("lrpca.matrices.chunked.grid.plan_grid.__defaults__", ((), BLOCKS))
+    monkeypatch.setattr("lrpca.matrices.chunked.zarr_stores._ENTRIES", 1000)
 
 
 def stored(folder: Path, values: np.ndarray = Y, chunks: tuple[int, int] = (70, 100)) -> Any:
@@ -136,7 +136,7 @@ def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, mo
         return each(self, work, places=places, **operands)
 
     monkeypatch.setattr(LocalBlocks, "each", watch)
-    monkeypatch.setattr("lrpca.zarr_files._HERE", 4 * 52 * 310 * 8)
+    monkeypatch.setattr("lrpca.decomposition.zarr._HERE", 4 * 52 * 310 * 8)
     # Written where they are made: the first block shows that nothing of them comes here.
     d = Decomposition.load(saved, stored(tmp_path))
     sizes.clear()
@@ -304,7 +304,7 @@ def test_a_store_that_cannot_take_its_place(saved: Path, tmp_path: Path, monkeyp
 
 LIMITED = """
 import resource, sys, zarr
-from lrpca.decomposition import Decomposition
+from lrpca.decomposition.result import Decomposition
 from lrpca.matrices import grid
 grid.plan_grid.__defaults__ = ((), 1 << 17)
 d = Decomposition.load(sys.argv[1], zarr.open_array(sys.argv[2], mode="r"))
@@ -359,7 +359,7 @@ def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
 
 def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decomposition.load(saved, Y)
-    lrpca.files.write_result(d, tmp_path / "out.zarr")
+    lrpca.files.reading.write_result(d, tmp_path / "out.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
         d.write_sparse(tmp_path / "S")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lrpca.decompose import decompose
-    from lrpca.decomposition import Decomposition
+    from lrpca.decomposition.result import Decomposition
     from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
     from lrpca.schedule import Schedule
 
@@ -20,16 +20,16 @@ __all__ = ["ConvergenceWarning", "Decomposition", "DiagnosisWarning", "Schedule"
 # Loaded when first asked for: `import lrpca` stays quick, and the command can see to Ctrl-C and to the number of
 # threads before numpy is there.
 _ELSEWHERE = {
-    "BatchDecomposition": "lrpca.batches.result",
+    "BatchDecomposition": "lrpca.batch.result",
     "ConvergenceWarning": "lrpca.exceptions",
-    "Decomposition": "lrpca.decomposition",
+    "Decomposition": "lrpca.decomposition.result",
     "DiagnosisWarning": "lrpca.exceptions",
-    "RobustPCA": "lrpca.estimator",
+    "RobustPCA": "lrpca.tables.estimator",
     "Schedule": "lrpca.schedule",
     "decompose": "lrpca.decompose",
-    "decompose_batch": "lrpca.batch",
+    "decompose_batch": "lrpca.batch.front",
 }
-_MODULES = ("arena", "datasets", "demo", "files", "learn", "metrics", "plot", "report", "streaming", "testing", "video")
+_MODULES = ("bench", "datasets", "files", "learn", "metrics", "plot", "report", "tables", "testing", "video")
 
 
 class _Package(ModuleType):

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.decomposition import Decomposition, State
-from lrpca.devices import in_memory_of, is_tensor
+from lrpca.core.devices import in_memory_of, is_tensor
+from lrpca.core.weights import as_weights
+from lrpca.decomposition.result import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
 from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
-from lrpca.weights import as_weights
 
 if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
-    from lrpca.rank.choice import RankChoice
     from lrpca.solvers.outcome import Outcome
+    from lrpca.solvers.rank.choice import RankChoice
     from lrpca.solvers.run import Run
-    from lrpca.task import Task
+    from lrpca.solvers.task import Task
 
 # Category and text of a warning.
 Complaint = tuple[type[Warning], str]
@@ -117,7 +117,7 @@ def decompose(
     Returns
     -------
     Decomposition
-        A `lrpca.decomposition_tensor.TensorDecomposition` if Y is a tensor.
+        A `lrpca.decomposition.tensor.TensorDecomposition` if Y is a tensor.
 
     Warns
     -----
@@ -175,13 +175,13 @@ def decompose_quietly(
     options: dict[str, Any] | None = None,
 ) -> tuple[Decomposition, list[Complaint]]:
     """Do what `decompose` does, and return what it would warn of: catching warnings is not safe among threads."""
-    from lrpca.decomposition_tensor import TensorDecomposition, showing_tensors
+    from lrpca.core.units import showing_units
+    from lrpca.decomposition.assemble import assemble
+    from lrpca.decomposition.tensor import TensorDecomposition, showing_tensors
     from lrpca.matrices.accept import accept
     from lrpca.matrices.accept_tensor import host_argument, results_device
-    from lrpca.matrices.room import with_room
-    from lrpca.results import assemble
-    from lrpca.task import Task
-    from lrpca.units import showing_units
+    from lrpca.matrices.chunked.memory_budget import with_room
+    from lrpca.solvers.task import Task
 
     chosen = find_method(method)
     if callback is not None and not callable(callback):
@@ -229,7 +229,7 @@ def _solve(
     task: Task, asked: int | float | str | None, start: Any, callback: Callable[[State], object] | None
 ) -> tuple[Run, Outcome, RankChoice | None]:
     """Return a run, what came of it, and how the rank was found, if it was to be."""
-    from lrpca.rank.search import solve_unknown_rank
+    from lrpca.solvers.rank.search import solve_unknown_rank
 
     if asked is None or isinstance(asked, int):
         return *task.solve(asked, start, callback), None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.patches import StepPatch
 
-    from lrpca.decomposition import Decomposition
+    from lrpca.decomposition.result import Decomposition
 
 __all__ = ["convergence", "image_grid", "residual_histogram", "singular_values", "style"]
 

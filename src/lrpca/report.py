@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import replacing
+from lrpca.files.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.atomic import found_with, replacing, with_ending
-from lrpca.influence import KINDS
+from lrpca.core.influence import KINDS
+from lrpca.files.atomic import found_with, replacing, with_ending
 
 # The models published with the paper were trained at this size: their files say neither shape nor rank.
 PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.kernels.torch_pass import TensorPass, pair_products, plain_pass, unpack_pairs
 
 # Wider factors are left to plain torch.
@@ -108,7 +108,7 @@ def _slab_pass(
     Y: Any, mask: Any, rows: slice, factors: Any, level: Levels, energy: bool, grams: bool, fast: bool, room: Any
 ) -> TensorPass:
     """Return the pass over a slab of rows; `factors` are L, R, A and B of all of Y."""
-    from lrpca.kernels.triton_launch import Launches, Workspace
+    from lrpca.kernels.triton.launch import Launches, Workspace
 
     L, R, A, B = factors
     if rows.stop - rows.start < len(L):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import Levels, apply
+from lrpca.core.influence import Levels, apply
 
 # How many entries count as clean, by row (n1,) and by column (n2,).
 Kept = tuple[Any, Any]
@@ -37,7 +37,7 @@ class Pass:
     row_grams: Any = None  # (n1, r, r), when asked
     column_grams: Any = None  # (n2, r, r), when asked
     counted: float | None = None  # all kept entries, where they were counted with the rest
-    report: Any = None  # what a device tells along with it (`lrpca.matrices.device_report.Report`)
+    report: Any = None  # what a device tells along with it (`lrpca.matrices.device.report.Report`)
 
     @property
     def n_kept(self) -> float:
@@ -80,7 +80,7 @@ def dense_pass(
     Examples
     --------
     >>> import numpy as np
-    >>> from lrpca.influence import levels
+    >>> from lrpca.core.influence import levels
     >>> Y = np.array([[1.0, 2.0], [3.0, 40.0]])
     >>> zero, one = np.zeros((2, 1)), np.ones((2, 1))
     >>> result = dense_pass(Y, zero, zero, levels("hard", 5.0), A=one, B=one)
@@ -138,7 +138,7 @@ def dense_adjoint(
     Examples
     --------
     >>> import numpy as np
-    >>> from lrpca.influence import levels
+    >>> from lrpca.core.influence import levels
     >>> Y, one = np.array([[1.0, 7.0]]), np.ones((1, 1))
     >>> result = dense_adjoint(Y, one, np.ones((2, 1)), levels("soft", 5.0), A_bar=one, B_bar=np.zeros((2, 1)))
     >>> result.L, result.R.ravel(), result.clip

@@ -1,6 +1,6 @@
 """The small matrices of one step, from Grams to the coefficients of the next factors, compiled by numba.
 
-For the usual step of real factors with orthogonal columns; `lrpca.matrices.device_step` has the general formulas.
+For the usual step of real factors with orthogonal columns; `lrpca.matrices.device.step` has the general formulas.
 Dozens of NumPy calls on matrices of the size of the rank take as long as half a pass on a GPU.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from lrpca.linalg import eigh, svd
+from lrpca.core.linalg import eigh, svd
 
 # Directions whose share of a Gram is below this are treated as absent; the same of combinations of columns of length 1.
 ABSENT, NEGLIGIBLE = 1e-13, 1e-12
@@ -29,7 +29,7 @@ class TangentStep(NamedTuple):
 
     coefficients: Any  # (2, 2r, r) of the left singular vectors, and of the right ones
     values: Any  # (2r,) singular values
-    core_U: Any  # (2r, r), and the next two, as in `lrpca.iteration.Retracted`
+    core_U: Any  # (2r, r), and the next two, as in `lrpca.core.factors.Retracted`
     core_Vt: Any  # (r, 2r)
     before: Any  # (2r, 2r)
 

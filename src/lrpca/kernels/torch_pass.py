@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.devices import rounds_products
-from lrpca.influence import Levels
+from lrpca.core.devices import rounds_products
+from lrpca.core.influence import Levels
 
 # Entries of a block, and its most columns: sums along longer rows are of sums in double precision.
 _BLOCK, _COLUMNS = 1 << 22, 1 << 14

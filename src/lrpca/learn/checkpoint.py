@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lrpca.atomic import replacing
+from lrpca.files.atomic import replacing
 
 _FORMAT, _VERSION = "lrpca-checkpoint", 1
 # What may change when training goes on: numbers are kept on the CPU, whatever has made them.

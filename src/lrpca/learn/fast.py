@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from lrpca.learn.adam import Adam
-from lrpca.learn.course import Course, pack_parameters, unpack_parameters
 from lrpca.learn.network import UnrolledNetwork, check_finite
 from lrpca.learn.problems import Source
 from lrpca.learn.tensors import Data, prepare
+from lrpca.learn.trainer import Course, pack_parameters, unpack_parameters
 from lrpca.schedule import Schedule
 
 # Errors below this are rounding: nothing is to be gained there.

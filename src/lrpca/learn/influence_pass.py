@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.learn.transfer import send
 from lrpca.matrices.differentiable import DifferentiableMatrix
 

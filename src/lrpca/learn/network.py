@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lrpca.influence import levels
-from lrpca.iteration import OWN_GRAM_DAMPING, kept_share
+from lrpca.core.factors import OWN_GRAM_DAMPING, kept_share
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.learn.influence_pass import influence_pass
 from lrpca.learn.retraction import retract
@@ -29,7 +29,7 @@ from lrpca.learn.tensors import Data
 from lrpca.learn.transfer import multiplied
 from lrpca.schedule import Schedule
 from lrpca.solvers.adaptive import LEAST_KEPT_SOFT
-from lrpca.solvers.lagging import lagging, needs_own_grams
+from lrpca.solvers.checks.low_inlier_rows import lagging, needs_own_grams
 from lrpca.solvers.thresholds import HELD, LONGEST_HELD, PATIENT_DECAY, PATIENT_TAIL
 
 MODELS = ("fnn", "rnn", "frmnn")
@@ -286,7 +286,7 @@ def _solve_each(
     grams: Any,  # (n, r, r)
     sides: Any,  # (n, r)
 ) -> Any:
-    """Return the solutions of n small systems, as `lrpca.iteration.solve_each`."""
+    """Return the solutions of n small systems, as `lrpca.core.factors.solve_each`."""
     tiny = torch.finfo(grams.dtype).tiny
     diagonal = torch.diagonal(grams.detach(), dim1=1, dim2=2)
     scale = torch.rsqrt(torch.clamp(diagonal.mean(dim=0), min=tiny))

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lrpca.learn.course import Course, pack_parameters, unpack_parameters
 from lrpca.learn.network import UnrolledNetwork
 from lrpca.learn.problems import PaperProblems, Source, TrainingProblem
 from lrpca.learn.tensors import Data, prepare
+from lrpca.learn.trainer import Course, pack_parameters, unpack_parameters
 from lrpca.schedule import Schedule
 
 # Rate of the steps η. Thresholds have that of their layer, 1 / 5000 of the threshold before.

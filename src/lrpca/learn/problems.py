@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lrpca.linalg import svd
+from lrpca.core.linalg import svd
 from lrpca.testing.problems import Problem, column_space, planted
 
 # Components of a label below this part of the largest are rounding.
@@ -216,7 +216,7 @@ def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int,
     ----------
     data : None, Source, array, path, or sequence
         None: `drawn`. Else a source as it is; a matrix Y, as an array or the path of a file that
-        `lrpca.files.read_matrix` reads; several of them ``[Y, ...]``; or pairs ``[(Y, X), ...]`` with their low-rank
+        `lrpca.files.reading.read_matrix` reads; several of them ``[Y, ...]``; or pairs ``[(Y, X), ...]`` with their low-rank
         parts. Real numbers of any type and order, NaN where missing. Large matrices are met in blocks
         (`lrpca.learn.reading.block_sides`).
     labels : str, optional

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrpca.devices import is_tensor
-from lrpca.files import read_matrix
+from lrpca.core.devices import is_tensor
+from lrpca.files.reading import read_matrix
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sparse import SparseMatrix

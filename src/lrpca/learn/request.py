@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.devices import check_device
-from lrpca.learn.course import Course, Judge
+from lrpca.core.devices import check_device
 from lrpca.learn.fast import FastCourse, drawn_from, first_guess
 from lrpca.learn.network import MODELS, UnrolledNetwork
 from lrpca.learn.paper import RATE as PAPER_RATE
 from lrpca.learn.paper import PaperCourse, full_stages, shared_out
 from lrpca.learn.problems import PaperProblems, Source
 from lrpca.learn.tensors import Data, prepare
+from lrpca.learn.trainer import Course, Judge
 from lrpca.schedule import Schedule
 from lrpca.solvers.options import is_integer
 

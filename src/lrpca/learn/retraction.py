@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lrpca.linalg import tensor_svd
+from lrpca.core.linalg import tensor_svd
 
 
 class _Truncate(torch.autograd.Function):
@@ -50,7 +50,7 @@ def retract(
     dL: Any,  # (n1, r)
     dR: Any,  # (n2, r)
 ) -> tuple[Any, Any]:
-    """Return factors of the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``, as `lrpca.iteration.retract`."""
+    """Return factors of the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``, as `lrpca.core.factors.retract`."""
     r = L.shape[1]
     Q_L, P_L, old_L, along_L, new_L = _split(L, dL)
     Q_R, P_R, old_R, along_R, new_R = _split(R, dR)

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
-from lrpca.influence import Levels, everything, levels
+from lrpca.core.influence import Levels, everything, levels
+from lrpca.core.linalg import tensor_svd
 from lrpca.learn.transfer import multiplied
-from lrpca.linalg import tensor_svd
 from lrpca.matrices.differentiable import DifferentiableMatrix
 
 # Rounds of power iteration that the derivative of singular vectors is taken from: it is off by

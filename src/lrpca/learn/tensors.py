@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lrpca.kernels.scale import Core, residual_core
 from lrpca.learn.influence_pass import matrix_of
 from lrpca.learn.problems import TrainingProblem
 from lrpca.learn.spectral import spectral_start
@@ -22,10 +23,9 @@ from lrpca.learn.transfer import send
 from lrpca.learn.width import Entries, width, width_on_device
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.differentiable import DifferentiableMatrix
-from lrpca.matrices.sampling import Sample, draw_sample
-from lrpca.noise import Core, residual_core
+from lrpca.matrices.sample import Sample, draw_sample
 from lrpca.schedule import Schedule
-from lrpca.solvers.start import Survey
+from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Any adaptive schedule will do to ask the solver for its rules on rounding and telling entries.

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from lrpca import circumstances
-from lrpca.devices import is_shortage
+from lrpca.core import environment as circumstances
+from lrpca.core.devices import is_shortage
 from lrpca.learn.checkpoint import Checkpoint
-from lrpca.learn.course import Course, Judge, one_thread, pack_parameters, plain_torch, unpack_parameters
 from lrpca.learn.problems import Source, as_source
 from lrpca.learn.request import Request, make_course, resolve
+from lrpca.learn.trainer import Course, Judge, one_thread, pack_parameters, plain_torch, unpack_parameters
 from lrpca.schedule import Schedule
 
 _EVALUATIONS = 20

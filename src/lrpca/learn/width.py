@@ -1,6 +1,6 @@
 """The width of the peak of clean residuals at sampled entries, differentiable in the factors.
 
-The value is the solver's own estimate (`lrpca.noise`), on the CPU. Its derivative holds the posterior
+The value is the solver's own estimate (`lrpca.kernels.scale`), on the CPU. Its derivative holds the posterior
 probabilities w of being clean fixed, with which σ² is a weighted mean of squares: with the residual D at the entries
 
     dσ = σ / Σ w D² · Σ w D dD,    exact for changes that scale all residuals alike.
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from lrpca.kernels.scale import Core, residual_core
 from lrpca.learn.transfer import send
-from lrpca.noise import Core, residual_core
 
-# The background of outliers is flat over this many widths of the peak (`lrpca.noise`).
+# The background of outliers is flat over this many widths of the peak (`lrpca.kernels.scale`).
 _WINDOW = 8.0
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.devices import is_tensor
+from lrpca.core.devices import is_tensor
 from lrpca.matrices.accept_tensor import accept_tensor, host_argument, refuse_list_of_tensors
+from lrpca.matrices.chunked.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
 from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
-from lrpca.matrices.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
 
 
 def accept(Y: Any, mask: Any = None) -> DenseMatrix:

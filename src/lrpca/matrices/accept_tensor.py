@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.devices import in_memory_of, is_tensor
+from lrpca.core.devices import in_memory_of, is_tensor
+from lrpca.matrices.chunked.large import open_mask
 from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
-from lrpca.matrices.large import open_mask
 
 # Number types that are read, on the CPU and on other devices; PyTorch does not compute with the others there.
 _EVERYWHERE = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.partition import Rectangle, partition
-from lrpca.threads import Threads
 
 # A rectangle that cannot be read in place (odd strides) is copied in pieces of about this many entries.
 _PIECE = 1 << 17

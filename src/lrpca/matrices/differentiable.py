@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.kernels.reference import Adjoint
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.partition import Rectangle
@@ -24,7 +24,7 @@ class DifferentiableMatrix(DenseMatrix):
 
     Examples
     --------
-    >>> from lrpca.influence import levels
+    >>> from lrpca.core.influence import levels
     >>> Y, one = np.array([[1.0, 7.0]]), np.ones((1, 1))
     >>> matrix = DifferentiableMatrix(Y)
     >>> matrix.run_adjoint(one, np.ones((2, 1)), levels("soft", 5.0), A_bar=one, B_bar=np.zeros((2, 1))).R.ravel()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
-from lrpca.threads import Threads
 
 _PIECE = 1 << 20
 

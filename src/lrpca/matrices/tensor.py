@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.influence import Levels
+from lrpca.core.influence import Levels
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.threads import Threads
 from lrpca.kernels.torch_pass import TensorPass, plain_change
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
-from lrpca.matrices.device_array import DeviceArray, to_device, to_host
-from lrpca.matrices.device_report import report_products, report_step
-from lrpca.threads import Threads
+from lrpca.matrices.device.array import DeviceArray, to_device, to_host
+from lrpca.matrices.device.report import report_products, report_step
 
 # Number types that NumPy lacks, or that nothing is computed in, come to the host in single precision.
 _TO_HOST_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -36,7 +36,7 @@ _PIECE = 1 << 24
 class TensorMatrix(DenseMatrix):
     """Y as a torch tensor of any real or complex number type, any strides, with NaN or `mask` marking missing entries.
 
-    Passes leave what is as long as Y is, on the device (`lrpca.matrices.device_array.DeviceArray`); rows and columns
+    Passes leave what is as long as Y is, on the device (`lrpca.matrices.device.array.DeviceArray`); rows and columns
     that are looked at are copied to the host, never Y as a whole.
 
     Parameters

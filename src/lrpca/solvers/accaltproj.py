@@ -15,14 +15,14 @@ References
 
 from __future__ import annotations
 
-from lrpca import iteration
-from lrpca.influence import levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.solvers.hard import clean_spread, first_svd
+from lrpca.solvers.initialise import completed
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
-from lrpca.solvers.start import completed
 from lrpca.solvers.step import directions, take_pass
 
 OPTIONS = {

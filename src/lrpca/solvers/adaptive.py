@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from lrpca import iteration
-from lrpca.decomposition import Record, State
-from lrpca.influence import levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import levels
+from lrpca.decomposition.result import Record, State
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
+from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
 from lrpca.solvers.checkpoint import Checkpoint
+from lrpca.solvers.checks.convergence import End, SecondLooks, counts_only
+from lrpca.solvers.checks.low_inlier_rows import lagging, needs_own_grams
 from lrpca.solvers.components import Components, all_of, all_present, first_components, noise_edge, updated
-from lrpca.solvers.lagging import lagging, needs_own_grams
+from lrpca.solvers.initialise import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.outcome import Outcome, make_record
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.second_looks import End, SecondLooks, counts_only
-from lrpca.solvers.standstill import Cut, Split, Standstill
-from lrpca.solvers.start import Survey, completed, first_factors, spectral_start, survey
+from lrpca.solvers.stationarity import Cut, Split, Standstill
 from lrpca.solvers.step import stepped, take_pass, without_sides
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds

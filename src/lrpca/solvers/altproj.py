@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
@@ -28,7 +28,7 @@ from lrpca.solvers.options import choice, number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
-from lrpca.solvers.standstill import Cut, Standstill
+from lrpca.solvers.stationarity import Cut, Standstill
 
 OPTIONS = {
     "variant": choice("paper", "ncrpca"),
@@ -70,7 +70,7 @@ def solve(
         S takes in everything. 0 lets it, as in the paper.
     change : float, optional
         Stop, too, when X and S have both changed by less than this part of themselves at full rank
-        (`lrpca.solvers.standstill`); with ``tol=0`` by nothing else. Not by the practical variant.
+        (`lrpca.solvers.stationarity`); with ``tol=0`` by nothing else. Not by the practical variant.
     """
     if variant == "ncrpca":
         run.refuse("by variant='ncrpca'", beta=beta, change=change)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.atomic import check_folder, replacing
-from lrpca.decomposition import Record
-from lrpca.file_formats import read_archive
+from lrpca.decomposition.result import Record
+from lrpca.files.atomic import check_folder, replacing
+from lrpca.files.formats import read_archive
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
-    from lrpca.decomposition import State
-    from lrpca.rank.look import Watch
+    from lrpca.decomposition.result import State
+    from lrpca.solvers.rank.scan import Watch
     from lrpca.solvers.run import Run
 
 _FORMAT, _VERSION = "lrpca-run", 2
@@ -197,7 +197,7 @@ def checkpoint_of(run: Run, path: str | None, options: dict[str, Any]) -> Checkp
     """Return the checkpoint of a run, None if there is no path; `options` are the others that it was given."""
     if path is None:
         return None
-    from lrpca.rank.look import Watch
+    from lrpca.solvers.rank.scan import Watch
 
     fingerprint = fingerprint_of(run, options) | {"search for the rank": isinstance(run.callback, Watch)}
     if isinstance(run.callback, Watch):

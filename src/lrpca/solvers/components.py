@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.iteration import Retracted, normal_form
+from lrpca.core.factors import Retracted, normal_form
 
 # How far a component has to stand out of the largest singular value that noise would have ...
 STANDS_OUT = 1.3

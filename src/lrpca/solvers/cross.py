@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from lrpca.influence import Levels, everything, levels
-from lrpca.iteration import gram, product_norm, pseudo_inverse
+from lrpca.core.factors import gram, product_norm, pseudo_inverse
+from lrpca.core.influence import Levels, everything, levels
+from lrpca.core.linalg import eigh
 from lrpca.kernels.reference import Pass
-from lrpca.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import grouped, refuse_infinite, refuse_largest
-from lrpca.regression import robust_coefficients
+from lrpca.matrices.sample import grouped, refuse_infinite, refuse_largest
+from lrpca.solvers.rows import robust_coefficients
 
 # Rows and columns that are drawn: at least so many, so many for each component, and never so many that they are more
 # than this part of Y.
@@ -153,7 +153,7 @@ def regress(
 
     Passes with a hard threshold, which follows the steps of the coefficients down to the noise of the `peak`. All
     columns have the Gram of `known` in common, and differ by how many entries they keep; those that this leaves behind
-    are fitted on their own (`lrpca.regression`).
+    are fitted on their own (`lrpca.solvers.rows`).
     """
     state = _Regression(band, known, peak)
     limit = _limit(state, peak, tol)

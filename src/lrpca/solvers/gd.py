@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.iteration import gram
+from lrpca.core.factors import gram
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share

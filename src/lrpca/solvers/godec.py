@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.noise import outlier_threshold, residual_core, rounding_level
 from lrpca.solvers.hard import HardThresholded
 from lrpca.solvers.options import flag, integer, number
 from lrpca.solvers.outcome import Outcome

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import everything
-from lrpca.iteration import orthonormal
+from lrpca.core.factors import orthonormal
+from lrpca.core.influence import everything
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients
 from lrpca.solvers.options import choice, flag, number
 from lrpca.solvers.outcome import Outcome
+from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
-from lrpca.threads import Threads
 
 # Every direction starts from a random one and a few power steps.
 _POWER_STEPS = 3

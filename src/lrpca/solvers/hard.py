@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import everything, levels
+from lrpca.core.influence import everything, levels
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.scale import residual_core
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
-from lrpca.noise import residual_core
+from lrpca.matrices.sample import Sample
+from lrpca.solvers.initialise import checked_survey
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis
 from lrpca.solvers.run import Run
-from lrpca.solvers.start import checked_survey
 
 # Sampled entries that the spread of clean residuals is read off. Of Gaussian ones, the largest is beyond three σ.
 _MOST_SAMPLED, _HEAP = 8192, 3.0

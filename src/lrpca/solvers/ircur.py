@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import Levels, everything, levels
-from lrpca.iteration import orthonormal, product_norm
+from lrpca.core.factors import orthonormal, product_norm
+from lrpca.core.influence import Levels, everything, levels
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients
 from lrpca.solvers.cross import Band
 from lrpca.solvers.options import choice, number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
+from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
 
 # The first threshold, in units of the median of |Y|.

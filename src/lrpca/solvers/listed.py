@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.sparsify import Scratch
-from lrpca.threads import Threads
 
 # Rows (or columns) are dealt out in so many parts, whatever the number of threads.
 _PARTS = 32

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Record, State
+from lrpca.decomposition.result import Record, State
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checkpoint import Checkpoint
+from lrpca.solvers.initialise import Survey
 from lrpca.solvers.outcome import Outcome, asked_to_stop
-from lrpca.solvers.start import Survey
 
 # A run that ends like this may go on, with a larger `max_iter` or without the callback.
 _MAY_GO_ON = ("callback", "max_iter")

@@ -17,23 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from lrpca import iteration
-from lrpca.decomposition import State
-from lrpca.influence import levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import levels
+from lrpca.decomposition.result import State
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
+from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
 from lrpca.solvers.checkpoint import Checkpoint, check_path, checkpoint_of
-from lrpca.solvers.lagging import lagging, left_behind
+from lrpca.solvers.checks.convergence import counts_only
+from lrpca.solvers.checks.low_inlier_rows import lagging, left_behind
+from lrpca.solvers.initialise import Survey, completed, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.options import integer, number, some_of
 from lrpca.solvers.outcome import Outcome, make_record
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Run
-from lrpca.solvers.second_looks import counts_only
-from lrpca.solvers.standstill import Cut, Split, Standstill
-from lrpca.solvers.start import Survey, completed, spectral_start, survey
+from lrpca.solvers.stationarity import Cut, Split, Standstill
 from lrpca.solvers.step import directions, take_pass, without_sides
 from lrpca.solvers.stopping import absolute_verdict
 from lrpca.solvers.thresholds import AdaptiveThresholds, floored
@@ -71,7 +71,7 @@ def solve(
     without : set of str
         Rules of the default to leave out (`lrpca.solvers.rules.RULES`).
     change : float, optional
-        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.standstill`),
+        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.stationarity`),
         without second looks; with ``tol=0`` by nothing else.
     checkpoint : str or Path, optional
         File from which the run goes on if it was interrupted, and where it saves every iteration (fast ones once a

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Record
-from lrpca.devices import is_tensor
+from lrpca.core.devices import is_tensor
+from lrpca.decomposition.result import Record
 from lrpca.kernels.reference import Kept, Pass
-from lrpca.solvers.start import Survey
+from lrpca.solvers.initialise import Survey
 
 
 @dataclass(frozen=True)

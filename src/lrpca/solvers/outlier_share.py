@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import choose_block, draw_sample, observed_share, read_block
-from lrpca.noise import outlier_threshold, residual_core, rounding_level
+from lrpca.matrices.sample import choose_block, draw_sample, observed_share, read_block
 from lrpca.schedule import default_schedule
 from lrpca.solvers.run import Run
 

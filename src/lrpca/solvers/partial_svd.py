@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrpca.iteration import orthonormal, thin_svd
+from lrpca.core.factors import orthonormal, thin_svd
 
 # Columns beyond those wanted: they take the blame for what the iteration has not yet resolved.
 OVERSAMPLING = 5

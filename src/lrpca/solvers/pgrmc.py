@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lrpca.influence import levels
+from lrpca.core.influence import levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import clean_spread

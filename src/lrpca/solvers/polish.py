@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import Levels, levels
-from lrpca.iteration import gram, product_norm, pseudo_inverse, retract, without_double_counting
+from lrpca.core.factors import gram, product_norm, pseudo_inverse, retract, without_double_counting
+from lrpca.core.influence import Levels, levels
 from lrpca.kernels.reference import Kept, Pass
 from lrpca.schedule import default_schedule
-from lrpca.solvers.lagging import left_behind
+from lrpca.solvers.checks.low_inlier_rows import left_behind
+from lrpca.solvers.initialise import Survey, checked_survey
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Factors, Run
-from lrpca.solvers.start import Survey, checked_survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Half the width of the window in which the density at the cutoff is measured, in units of the cutoff.

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from lrpca.kernels.reference import Pass
+from lrpca.solvers.initialise import completed
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis
 from lrpca.solvers.run import Run
 from lrpca.solvers.sparsify import DenseResidual
-from lrpca.solvers.start import completed
 
 # Below this observed share, a list of entries is quicker than the whole matrix.
 FEW = 0.3

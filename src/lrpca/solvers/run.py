@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Record, State
-from lrpca.iteration import change_of_product, product_norm
+from lrpca.core.factors import change_of_product, product_norm
+from lrpca.decomposition.result import Record, State
 from lrpca.kernels.reference import Kept
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
+from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.checks.low_inlier_rows import given_up
+from lrpca.solvers.checks.residual_structure import STRUCTURED, structure_left
 from lrpca.solvers.components import all_present
-from lrpca.solvers.lagging import given_up
+from lrpca.solvers.initialise import Survey, survey
 from lrpca.solvers.methods import Method, able_to
 from lrpca.solvers.outcome import Outcome, asked_to_stop
-from lrpca.solvers.start import Survey, survey
-from lrpca.solvers.structure import STRUCTURED, structure_left
 
 # A small residual with more than four fifths of the entries in S says nothing of X.
 _MOSTLY_REJECTED = 0.2

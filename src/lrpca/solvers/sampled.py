@@ -26,20 +26,20 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import State
-from lrpca.iteration import product_norm
+from lrpca.core.factors import product_norm
+from lrpca.decomposition.result import State
+from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample, draw_sample, observed_share
-from lrpca.noise import residual_core, rounding_level
+from lrpca.matrices.sample import Sample, draw_sample, observed_share
 from lrpca.schedule import default_schedule
+from lrpca.solvers.checks.low_inlier_rows import left_behind
+from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
-from lrpca.solvers.lagging import left_behind
 from lrpca.solvers.options import integer
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.polish import Polish
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
-from lrpca.solvers.structure import SUSPICIOUS, leading_over_edge, structure_left
 
 # Passes over Y after which the full method takes over, if X is still on its way.
 _MOST_PASSES = 4

@@ -17,14 +17,14 @@ import math
 
 import numpy as np
 
-from lrpca import iteration
+from lrpca.core import factors as iteration
 from lrpca.solvers.options import number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
 from lrpca.solvers.residuals import Residual, first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
 from lrpca.solvers.sparsify import DenseResidual
-from lrpca.solvers.standstill import Cut, Standstill, below
+from lrpca.solvers.stationarity import Cut, Standstill, below
 
 OPTIONS = {
     "alpha": number(least=0, below=1),
@@ -61,7 +61,7 @@ def solve(
     step : float, optional
         Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
     change : float, optional
-        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.standstill`);
+        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.stationarity`);
         with ``tol=0`` by nothing else. Not where less than 0.3 of the entries are observed.
     """
     residual = residual_of(run)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.iteration import thin_svd
-from lrpca.linalg import svd
+from lrpca.core.factors import thin_svd
+from lrpca.core.linalg import svd
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
 
 # Beyond this share of all singular values, or if there are few of them, a partial SVD costs more than a full one.

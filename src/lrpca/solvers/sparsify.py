@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from lrpca.kernels.reference import Pass
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.partition import partition
-from lrpca.threads import Threads
 
 # Columns are transposed in tiles of about this many bytes, and of so many columns at least and at most.
 _TILE_BYTES, _NARROWEST, _WIDEST = 1 << 19, 8, 64

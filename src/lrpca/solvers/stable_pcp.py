@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca import iteration
-from lrpca.influence import levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import levels
 from lrpca.solvers.options import flag, number
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import probe_block

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca import iteration
-from lrpca.influence import Levels
+from lrpca.core import factors as iteration
+from lrpca.core.influence import Levels
 from lrpca.kernels.reference import Pass
 from lrpca.matrices.dense import DenseMatrix
 
@@ -43,7 +43,7 @@ def directions(
 ) -> tuple[Any, Any]:
     """Return ΔL and ΔR of a step of length 1 along the scaled or the tangent direction."""
     if not isinstance(L, np.ndarray) or not isinstance(result.CA, np.ndarray):
-        from lrpca.matrices import device_step
+        from lrpca.matrices.device import step as device_step
 
         return device_step.directions(L, R, result, update, weight, present)
     if update == "scaled":
@@ -66,7 +66,7 @@ def stepped(
 ) -> iteration.Retracted | None:
     """Return the best matrix of the same rank after a step of some length, or None where numbers ran away."""
     if not isinstance(L, np.ndarray):
-        from lrpca.matrices import device_step
+        from lrpca.matrices.device import step as device_step
 
         found = device_step.stepped(L, R, result, update, weight, present, length)
         if found is not None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Record
-from lrpca.solvers.start import Survey
+from lrpca.decomposition.result import Record
+from lrpca.solvers.initialise import Survey
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
 _NOISE_SHARE = 0.1

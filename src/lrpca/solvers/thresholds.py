@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import levels
+from lrpca.core.influence import levels
+from lrpca.kernels.scale import Core, quantisation_step, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample
-from lrpca.noise import Core, quantisation_step, rounding_level
+from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
 
 # While someone lags behind, thresholds shrink by no more than this factor: rows that are still wrong must catch up

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.influence import levels
-from lrpca.iteration import orthonormal, thin_svd
-from lrpca.linalg import eigh
+from lrpca.core.factors import orthonormal, thin_svd
+from lrpca.core.influence import levels
+from lrpca.core.linalg import eigh
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import EXACT_BELOW
+from lrpca.matrices.sample import EXACT_BELOW
 
 # A singular value this much smaller than the largest is rounding.
 _ABSENT = 1e-12

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.files.stored import Stored, StoredArray
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
-from lrpca.matrices.dask_blocks import DaskBlocks
+from lrpca.matrices.chunked.dask_blocks import DaskBlocks
+from lrpca.matrices.chunked.grid import Place
+from lrpca.matrices.chunked.local_blocks import LocalBlocks
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.progress import Meter
 from lrpca.matrices.dense import DenseMatrix, readable
-from lrpca.matrices.grid import Place
-from lrpca.matrices.local_blocks import LocalBlocks
-from lrpca.matrices.progress import Meter
-from lrpca.matrices.stored import Stored, StoredArray
 
 # A table of fewer entries (32 MB at most) is read into memory: nothing is gained by reading it in blocks many times.
 LOADED_BELOW = 1 << 22

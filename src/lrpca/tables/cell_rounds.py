@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.linalg import eigh
+from lrpca.core.linalg import eigh
+from lrpca.kernels.threads import Threads
 from lrpca.tables.medians import MEDIAN_NORMAL, column_medians
-from lrpca.threads import Threads
 
 # Rows of one piece of work, and multiply-adds of a row by squared number of columns, roughly.
 _PIECE, _STEPS = 512, 4.0

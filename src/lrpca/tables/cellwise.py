@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.linalg import eigh
-from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.core.linalg import eigh
+from lrpca.core.units import unit_of
+from lrpca.kernels.threads import Threads
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.tables.axes import with_fixed_signs
 from lrpca.tables.bands import each_band, with_gaps
@@ -44,8 +46,6 @@ from lrpca.tables.cell_rounds import (
     wide_limits,
 )
 from lrpca.tables.medians import MEDIAN_NORMAL, column_medians
-from lrpca.threads import Threads
-from lrpca.units import unit_of
 
 # Rows that the flags are searched on; of a longer table so many, evenly spread. All rows take part at the end.
 _ENOUGH_ROWS = 10000

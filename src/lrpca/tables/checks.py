@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.core.weights import as_weights
 from lrpca.matrices.accept_tensor import host_argument
-from lrpca.weights import as_weights
 
 # Weights are added, and their squares.
 _LARGEST_WEIGHT = 1e100

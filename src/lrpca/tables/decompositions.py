@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Decomposition, Diagnosis
-from lrpca.iteration import normal_form
+from lrpca.core.factors import normal_form
+from lrpca.decomposition.result import Decomposition, Diagnosis
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import draw_sample
+from lrpca.matrices.sample import draw_sample
 from lrpca.tables.scores import row_scores
 
 # Gaps of tables with less than this many entries are filled by the posterior mean: it reads them up to forty times.

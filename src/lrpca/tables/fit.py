@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lrpca.core.influence import everything
+from lrpca.core.units import showing_units, unit_of
 from lrpca.decompose import Complaint, decompose_quietly
-from lrpca.decomposition import Decomposition, State
+from lrpca.decomposition.result import Decomposition, State
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
-from lrpca.influence import everything
+from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
-from lrpca.matrices.sampling import draw_sample
-from lrpca.noise import outlier_threshold, residual_core, rounding_level
-from lrpca.rank.choice import CLEAR
+from lrpca.matrices.sample import draw_sample
+from lrpca.solvers.rank.choice import CLEAR
 from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
 from lrpca.tables.bands import (
     as_matrix,
@@ -34,7 +35,6 @@ from lrpca.tables.bands import (
 from lrpca.tables.decompositions import assembled, filled
 from lrpca.tables.medians import column_medians
 from lrpca.tables.scores import row_scores
-from lrpca.units import showing_units, unit_of
 
 # The low-rank part takes at most one in so many of the shorter side: a row with more coefficients than that has no
 # entries to spare which would tell an outlier.
@@ -193,7 +193,7 @@ def robust_fit(
 
 
 def _unit_of_table(table: Any) -> float:
-    """Return what a table is to be divided by, see `lrpca.units`; where it is not in memory, the solver finds out."""
+    """Return what a table is to be divided by, see `lrpca.core.units`; where it is not in memory, the solver finds out."""
     if isinstance(table, ChunkedMatrix) or table.dtype.kind != "f":
         return 1.0
     sample = draw_sample(accept(table), np.random.default_rng(0), allow_empty=True)

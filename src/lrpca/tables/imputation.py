@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.iteration import normal_form, product_norm
-from lrpca.linalg import eigh
+from lrpca.core.factors import normal_form, product_norm
+from lrpca.core.linalg import eigh
+from lrpca.kernels.scale import residual_core, rounding_level
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sampling import Sample, draw_sample
-from lrpca.noise import residual_core, rounding_level
-from lrpca.regression import row_quantile
-from lrpca.threads import Threads
+from lrpca.matrices.sample import Sample, draw_sample
+from lrpca.solvers.rows import row_quantile
 
 # Sweeps at most, and the change of X, in units of the noise, at which they end.
 _SWEEPS = 20

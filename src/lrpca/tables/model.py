@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition import Decomposition
+from lrpca.decomposition.result import Decomposition
 from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked import ChunkedMatrix, native_dtype
+from lrpca.matrices.chunked.matrix import ChunkedMatrix, native_dtype
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.tables.bands import each_band
 from lrpca.tables.decompositions import decompose_rows

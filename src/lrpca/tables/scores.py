@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.matrices.chunked import ChunkedMatrix
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.regression import robust_coefficients
+from lrpca.solvers.rows import robust_coefficients
 from lrpca.tables.bands import each_band
 
 # Entries by coefficient that robust regression wants.

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.linalg import svd
+from lrpca.core.linalg import svd
 
 # The distance of the two sets has been found when it falls by less than this part over so many steps.
 _SETTLED, _OVER = 1e-3, 20

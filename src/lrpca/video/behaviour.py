@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.threads import Threads
+from lrpca.kernels.threads import Threads
 from lrpca.video.scene import WEIGHTS, Scene
 
 Bytes = NDArray[np.uint8]

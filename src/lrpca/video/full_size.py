@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.threads import Threads
-from lrpca.video.bank import SampleBank
-from lrpca.video.lights import fit_panels
+from lrpca.kernels.threads import Threads
+from lrpca.video.coefficients import fit_panels
 from lrpca.video.resolution import enlarge, reduce_frame
+from lrpca.video.sample_buffer import SampleBank
 from lrpca.video.scene import Scene
 
 Bytes = NDArray[np.uint8]

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.threads import Threads
-from lrpca.video.bank import MOST_SAMPLES, SampleBank
+from lrpca.kernels.threads import Threads
 from lrpca.video.behaviour import background_colours, drop_objects, find_dynamic, keep_colours, measure_noise
-from lrpca.video.lights import (
+from lrpca.video.coefficients import (
     fit_panels,
     pick_columns,
     read_lights,
@@ -19,8 +18,9 @@ from lrpca.video.lights import (
     sample_lights,
     take_medians,
 )
+from lrpca.video.sample_buffer import MOST_SAMPLES, SampleBank
 from lrpca.video.scene import Scene, allowed_distance
-from lrpca.video.stops import find_background
+from lrpca.video.stationary_objects import find_background
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import cannot_write, check_folder, exchange, hidden_in, remove
+from lrpca.files.atomic import cannot_write, check_folder, exchange, hidden_in, remove
 from lrpca.video.page import Report, render_page
 from lrpca.video.preview import Preview
 from lrpca.video.reading import FrameReader

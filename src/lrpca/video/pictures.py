@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from lrpca.atomic import cannot_write, replacing
+from lrpca.files.atomic import cannot_write, replacing
 from lrpca.video.codec import Frame, describe_error, has_colour, require_av, to_array
 
 PictureKind: TypeAlias = Literal["png", "jpeg"]

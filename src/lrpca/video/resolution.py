@@ -32,7 +32,7 @@ def reduce_frame(
     """Return the frame averaged over squares of `factor` pixels; one cut off at the edge averages what is there."""
     if factor == 1:
         return frame
-    from lrpca.kernels.scale import average_squares
+    from lrpca.kernels.pictures import average_squares
 
     picture = frame.reshape(*frame.shape[:2], -1)
     height, width = frame.shape[:2]

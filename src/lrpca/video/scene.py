@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.threads import Threads, thread_count
-from lrpca.video.lights import read_lights
+from lrpca.kernels.threads import Threads, thread_count
+from lrpca.video.coefficients import read_lights
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

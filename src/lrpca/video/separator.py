@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.atomic import found_with, replacing, with_ending
-from lrpca.file_formats import read_archive
+from lrpca.files.atomic import found_with, replacing, with_ending
+from lrpca.files.formats import read_archive
 from lrpca.video import request
-from lrpca.video.bank import WIDEST_SPACING
 from lrpca.video.learning import SceneLearner
 from lrpca.video.resolution import choose_factor, enlarge, enlarge_mask, reduce_frame, reduce_region, reduced_size
+from lrpca.video.sample_buffer import WIDEST_SPACING
 
 Bytes = NDArray[np.uint8]
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lrpca.atomic import cannot_write, check_folder, exchange, remove, replacing
+from lrpca.files.atomic import cannot_write, check_folder, exchange, remove, replacing
 from lrpca.video.codec import BT601, Frame, describe_error, require_av
 from lrpca.video.pictures import check_frame, encode_picture, save_picture, to_frame
 from lrpca.video.sources import FASTEST, SLOWEST

@@ -1,0 +1,82 @@
+"""Where the batched iteration starts: the leading components of the clipped data of every problem."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from lrpca.batch.algebra import leading_vectors, orthonormal, thin_svd
+from lrpca.batch.stack import Stack
+
+# Shorter sides than this have their Gram matrix formed; longer ones are multiplied with.
+_SHORT = 512
+# Power steps where there is no Gram, and vectors to spare.
+_POWERS, _SPARE = 4, 5
+# Entries that are worked on in double precision at a time.
+_PIECE = 1 << 27
+
+
+def exact_starts(
+    stack: Stack,
+    rank: int,
+    clip: Any,  # (b,)
+) -> tuple[Any, Any]:
+    """Return L = U Σ^½ and R = V Σ^½ of SVD_r(clip(Y) / p) of every problem, (b, n1, r) and (b, n2, r)."""
+    b, (n1, n2) = len(stack.Y), stack.shape
+    count = max(1, _PIECE // (n1 * n2))
+    parts = [
+        _start_of(stack.Y[first : first + count].double(), clip[first : first + count, None, None], rank)
+        for first in range(0, b, count)
+    ]
+    U, values, V = (torch.cat(same) for same in zip(*parts, strict=True))
+    scale = torch.sqrt(values / torch.clamp(stack.share, min=torch.finfo(torch.float64).tiny)[:, None])
+    return U * scale[:, None, :], V * scale[:, None, :]
+
+
+def _start_of(
+    Y: Any,  # (b, n1, n2) float64
+    clip: Any,  # (b, 1, 1)
+    rank: int,
+) -> tuple[Any, Any, Any]:
+    """Return U (b, n1, r), the singular values (b, r) and V (b, n2, r) of clipped data."""
+    Y = torch.clamp(Y, min=-clip, max=clip)
+    n1, n2 = Y.shape[1:]
+    # By a power of two, so that squares stay in range.
+    top = torch.clamp(Y.abs().amax(dim=(1, 2)), min=torch.finfo(torch.float64).tiny)
+    unit = torch.exp2(torch.floor(torch.log2(top)))[:, None, None]
+    Y = Y / unit
+    short = Y if n1 <= n2 else Y.transpose(1, 2)
+    if min(n1, n2) <= _SHORT:
+        vectors = leading_vectors(torch.bmm(short, short.transpose(1, 2)), rank)[1]
+    else:
+        vectors = _by_products(short, rank)
+    V = orthonormal(torch.bmm(Y.transpose(1, 2), vectors)) if n1 <= n2 else vectors
+    U, values, Vh = thin_svd(torch.bmm(Y, V))
+    return U, values * unit[:, 0], torch.bmm(V, Vh.transpose(1, 2))
+
+
+def _by_products(
+    short: Any,  # (b, s, n)
+    rank: int,
+) -> Any:
+    """Return the leading left singular vectors by power steps, (b, s, rank)."""
+    b, s, n = short.shape
+    generator = torch.Generator().manual_seed(0)
+    width = min(rank + _SPARE, s)
+    basis = (
+        torch.randn(n, width, generator=generator, dtype=short.dtype, device="cpu").to(short.device).expand(b, n, width)
+    )
+    for _ in range(_POWERS):
+        basis = torch.bmm(short.transpose(1, 2), orthonormal(torch.bmm(short, basis)))
+    return thin_svd(torch.bmm(short, orthonormal(basis)))[0][:, :, :rank]
+
+
+def noise_edges(
+    norm: Any,  # (b,)
+    shape: tuple[int, int],
+    share: Any,  # (b,)
+) -> Any:
+    """Return the largest singular value of noise of norm ‖C‖, as a step sees it; see `lrpca.solvers.components`."""
+    return norm / torch.clamp(share, min=1e-6) * sum(1.0 / math.sqrt(n) for n in shape)

@@ -1,0 +1,269 @@
+"""The result of a batch: the numbers of all problems side by side, and each problem as a decomposition of its own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lrpca.batch.sequential import Solved
+from lrpca.core.devices import in_memory_of, rounds_products
+from lrpca.decompose import Complaint
+from lrpca.decomposition.result import Decomposition
+from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
+from lrpca.matrices.accept_tensor import on_host
+
+# The lazy stacks are made in slabs of about this many entries.
+_SLAB = 1 << 22
+# So many problems are named in a message.
+_NAMED = 5
+# What a batch has of every problem, as arrays or tensors.
+ARRAYS = ("L", "R", "n_iter", "noise_level", "outlier_threshold", "outlier_fraction")
+
+Result = TypeVar("Result")
+
+
+class BatchDecomposition:
+    """Ys[i] = L[i] R[i]ᵀ + S[i] (+ noise) for every problem of a stack.
+
+    Arrays are NumPy arrays where the stack was one, else tensors on its device.
+
+    Attributes
+    ----------
+    L, R : array (b, n1, rank), (b, n2, rank)
+        U Σ^½ and V Σ^½ of the low-rank parts, as in `Decomposition`.
+    low_rank, sparse : array (b, n1, n2)
+        L Rᵀ, and Y - L Rᵀ where it is an outlier; computed when first asked for.
+    outliers : array of bool (b, n1, n2)
+        Where `sparse` is not zero; lazy.
+    converged : array of bool (b,)
+    reason : ndarray of str (b,)
+        Why each problem ended, as in `Decomposition`.
+    n_iter : array of int (b,)
+    noise_level, outlier_threshold, outlier_fraction : array of float (b,)
+    rank : int
+    one_by_one : ndarray of int
+        The problems that were solved one at a time: all on a CPU, on a GPU those that needed a second look.
+
+    Notes
+    -----
+    ``d[i]`` is the `Decomposition` of problem i, with its history and diagnosis; ``for one in d`` goes through all. The
+    stack itself is kept by reference: ask for the lazy ones before changing it in place.
+    """
+
+    def __init__(
+        self,
+        L: Any,  # (b, n1, r)
+        R: Any,  # (b, n2, r)
+        *,
+        Ys: Any,  # (b, n1, n2)
+        mask: Any,  # (b, n1, n2) or None
+        reason: Any,  # (b,)
+        n_iter: Any,  # (b,)
+        noise_level: Any,  # (b,)
+        outlier_threshold: Any,  # (b,)
+        outlier_fraction: Any,  # (b,)
+        one_by_one: Any,
+        one: Any,  # makes the decomposition of problem i; of tensors, `one.as_arrays` gives what makes arrays
+    ) -> None:
+        self.L, self.R = L, R
+        self.reason, self.n_iter = reason, n_iter
+        self.noise_level, self.outlier_threshold, self.outlier_fraction = (
+            noise_level,
+            outlier_threshold,
+            outlier_fraction,
+        )
+        self.one_by_one = one_by_one
+        self._Ys, self._mask, self._one = Ys, mask, one
+
+    @property
+    def rank(self) -> int:
+        """Number of columns of every L and R."""
+        return int(self.L.shape[2])
+
+    @cached_property
+    def converged(self) -> Any:
+        """Which problems reached their tolerance or the noise floor, (b,)."""
+        return _like(self.L, np.isin(self.reason, ("tol", "noise_floor")))
+
+    @cached_property
+    def low_rank(self) -> Any:
+        """L Rᵀ of every problem, (b, n1, n2)."""
+        return self._in_memory(lambda: _products(self.L, self.R))
+
+    @cached_property
+    def sparse(self) -> Any:
+        """The outliers' values, (b, n1, n2): zero where Y is explained by the low-rank part or missing."""
+        return self._in_memory(self._sparse)
+
+    @cached_property
+    def outliers(self) -> Any:
+        """Where Y departs from the low-rank part by more than `outlier_threshold`, (b, n1, n2) of bool."""
+        return self._in_memory(self._outliers)
+
+    def to_numpy(self) -> BatchDecomposition:
+        """Return the same with NumPy arrays, on the host.
+
+        Returns
+        -------
+        BatchDecomposition
+            For tensors on the CPU it shares their memory; from other devices the stack is copied too.
+        """
+        if isinstance(self.L, np.ndarray):
+            return self
+        Ys, mask = self._Ys.cpu(), None if self._mask is None else self._mask.cpu()
+        return BatchDecomposition(
+            **{name: on_host(getattr(self, name)) for name in ARRAYS},
+            Ys=on_host(Ys),
+            mask=on_host(mask),
+            reason=self.reason,
+            one_by_one=self.one_by_one,
+            one=self._one.as_arrays(Ys, mask),
+        )
+
+    def __len__(self) -> int:
+        return len(self.L)
+
+    def __getitem__(self, index: int) -> Decomposition:
+        try:
+            place = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"index={index!r} is not an integer; batch[i] is one problem, arrays are sliced, e.g. batch.L[1:3]"
+            ) from None
+        if not -len(self) <= place < len(self):
+            raise IndexError(
+                f"index={place} is not a problem of a batch of {len(self)}; count from 0 to {len(self) - 1}"
+            )
+        found: Decomposition = self._in_memory(lambda: self._one(place % len(self)))
+        return found
+
+    def __iter__(self) -> Iterator[Decomposition]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        b, n1, n2 = len(self), self.L.shape[1], self.R.shape[1]
+        resting = int(self.converged.sum())
+        return (
+            f"<BatchDecomposition of {b} problem{'s' * (b > 1)} {n1} x {n2}, rank {self.rank}, {resting} converged, "
+            f"{100 * float(self.outlier_fraction.mean()):.1f}% outliers>"
+        )
+
+    def _in_memory(self, work: Callable[[], Result]) -> Result:
+        device = None if isinstance(self.L, np.ndarray) else self.L.device
+        return in_memory_of(device, work, tuple(self._Ys.shape), "Ys")
+
+    def _sparse(self) -> Any:
+        sparse = self._empty(self.L.dtype)
+        for part, residual, outlying in self._residuals():
+            residual[~outlying] = 0
+            sparse[part] = residual
+        return sparse
+
+    def _outliers(self) -> Any:
+        outliers = self._empty(self.converged.dtype)
+        for part, _, outlying in self._residuals():
+            outliers[part] = outlying
+        return outliers
+
+    def _empty(self, dtype: Any) -> Any:
+        if isinstance(self.L, np.ndarray):
+            return np.empty(self._Ys.shape, dtype)
+        return self.L.new_empty(self._Ys.shape, dtype=dtype)
+
+    def _residuals(self) -> Iterator[tuple[slice, Any, Any]]:
+        """Yield (problems, Y - L Rᵀ, where it is an outlier) slab by slab; missing entries are never outliers."""
+        for part in _slabs(self._Ys.shape):
+            data = self._Ys[part]
+            data = data.astype(self.L.dtype) if isinstance(data, np.ndarray) else data.to(self.L.dtype)
+            residual = data - _products(self.L[part], self.R[part])
+            outlying = abs(residual) > self.outlier_threshold[part][:, None, None]
+            if self._mask is not None:
+                outlying &= self._mask[part]
+            yield part, residual, outlying
+
+
+def gathered(
+    solved: list[Solved],
+    Ys: Any,  # (b, n1, n2)
+    mask: Any,  # (b, n1, n2) or None
+) -> tuple[BatchDecomposition, list[Complaint]]:
+    """Return the batch of problems that were solved one by one, as NumPy arrays, and what to warn of."""
+    all_of = [one for one, _ in solved]
+    result = BatchDecomposition(
+        np.stack([one.L for one in all_of]),
+        np.stack([one.R for one in all_of]),
+        Ys=Ys,
+        mask=mask,
+        reason=np.array([one.reason for one in all_of]),
+        n_iter=np.array([one.n_iter for one in all_of]),
+        noise_level=np.array([one.noise_level for one in all_of]),
+        outlier_threshold=np.array([one.outlier_threshold for one in all_of]),
+        outlier_fraction=np.array([one.outlier_fraction for one in all_of]),
+        one_by_one=np.arange(len(all_of)),
+        one=all_of.__getitem__,
+    )
+    return result, summarised({i: complaints for i, (_, complaints) in enumerate(solved)}, len(solved))
+
+
+def summarised(complaints: dict[int, list[Complaint]], count: int) -> list[Complaint]:
+    """Return one warning of each kind for a batch of `count` problems, from those of single problems."""
+    found: list[Complaint] = []
+    for category, what in ((ConvergenceWarning, "have not converged"), (DiagnosisWarning, "look odd")):
+        texts = {i: [text for kind, text in some if kind is category] for i, some in complaints.items()}
+        indices = sorted(i for i, some in texts.items() if some)
+        if indices:
+            first = "; ".join(texts[indices[0]])
+            found.append(
+                (category, f"{len(indices)} of {count} problems {what}: {named(indices)}; Ys[{indices[0]}]: {first}")
+            )
+    return found
+
+
+def named(indices: Any) -> str:
+    """Return the first few indices in words.
+
+    Examples
+    --------
+    >>> named([3, 1, 4, 1, 5, 9])
+    '3, 1, 4, 1, 5, ...'
+    """
+    return ", ".join(str(int(i)) for i in indices[:_NAMED]) + (", ..." if len(indices) > _NAMED else "")
+
+
+def _products(
+    L: Any,  # (b, n1, r)
+    R: Any,  # (b, n2, r)
+) -> Any:
+    """Return every L Rᵀ in full precision, whatever torch is allowed to round."""
+    if isinstance(L, np.ndarray) or not rounds_products(L.device):
+        return L @ R.swapaxes(1, 2)
+    import torch
+
+    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(L.dtype, L.dtype)
+    products = L.new_empty(len(L), L.shape[1], R.shape[1])
+    for part in _slabs(products.shape):
+        products[part] = L[part].to(wide) @ R[part].to(wide).swapaxes(1, 2)
+    return products
+
+
+def _slabs(shape: Any) -> Iterator[slice]:
+    """Yield problems of a stack, so many at a time that their entries are not too many."""
+    b, n1, n2 = shape
+    count = max(1, _SLAB // (n1 * n2))
+    return (slice(first, min(b, first + count)) for first in range(0, b, count))
+
+
+def _like(
+    example: Any,
+    values: Any,  # NumPy
+) -> Any:
+    """Return values in the container, and on the device, of an example."""
+    if isinstance(example, np.ndarray):
+        return values
+    import torch
+
+    return torch.as_tensor(values, device=example.device)

@@ -1,0 +1,1 @@
+"""Measuring: contests of solvers, and the paper's experiments."""

@@ -1,0 +1,274 @@
+"""One call of a contestant, of whatever package, with a look at every iterate on its way.
+
+The rivals from PyPI have no callback. pyrpca prints a line in every iteration and tensorly calls its own
+`soft_thresholding`; from there their iterate is read, by reference and without a copy. Nothing of them is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import lrpca
+from lrpca.bench.contest.contestants import RIVALS
+from lrpca.solvers.methods import METHODS
+
+# Sees an iterate, as factors (L, R) or as a matrix; True asks to stop.
+Look = Callable[[Any], bool]
+
+# tensorly: μ at the start, in units of 1 / ‖Y‖₂, and its growth, by the smaller side. With these it takes the fewest
+# iterations to 1e-4 and to 1e-6 among settings that converge at α = 0.1 and at 0.3; faster growth stops it short.
+_TENSORLY_MU, _TENSORLY_GROWTH, _TENSORLY_GROWTH_SMALL, _SMALL = 5.0, 1.3, 1.2, 400
+_POWER_STEPS = 30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a contestant says.
+
+    Attributes
+    ----------
+    low_rank : tuple of ndarray, or ndarray
+        Factors (L, R), or the matrix X.
+    converged : bool or None
+        Its own verdict; None if it gives none.
+    reason : str
+        Why it stopped.
+    iterations : int or None
+        None if it does not count them.
+    settings : dict
+        Its parameters as used.
+    estimated : tuple of str
+        Those found from the data.
+    rank : int or None
+        Of X, where it tells.
+    threshold : float or ndarray or None
+        Residual beyond which it calls an entry an outlier, where it tells.
+    """
+
+    low_rank: Any
+    converged: bool | None
+    reason: str
+    iterations: int | None
+    settings: dict[str, Any]
+    estimated: tuple[str, ...] = ()
+    rank: int | None = None
+    threshold: Any = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a contestant is given.
+
+    Attributes
+    ----------
+    name : str
+    rank : int
+    settings : dict
+        Its options, `tol` and `max_iter`, where given.
+    seed : int
+    """
+
+    name: str
+    rank: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its own options alone."""
+        return {name: value for name, value in self.settings.items() if name not in ("tol", "max_iter")}
+
+
+def solve(
+    task: Task,
+    Y: Any,  # (n1, n2)
+    look: Look,
+) -> Answer:
+    """Run a contestant on a matrix, showing each iterate to `look`."""
+    if task.name in METHODS:
+        return _ours(task, Y, look)
+    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, Y, look)
+
+
+def _ours(task: Task, Y: Any, look: Look) -> Answer:
+    d = lrpca.decompose(
+        Y,
+        task.rank if METHODS[task.name].needs_rank else None,
+        method=task.name,
+        tol=task.settings.get("tol"),
+        max_iter=task.settings.get("max_iter"),
+        random_state=task.seed,
+        callback=lambda state: look((state.L, state.R)),
+        options=task.options,
+    )
+    return Answer(
+        (d.L, d.R),
+        d.converged,
+        d.reason,
+        d.n_iter,
+        d.settings,
+        d.estimated,
+        d.diagnosis.components,
+        d.outlier_threshold,
+    )
+
+
+class _StopError(Exception):
+    """Ends a rival from inside."""
+
+
+@dataclass
+class _Watch:
+    """Reads the iterate off a rival's own variables."""
+
+    look: Look
+    variable: str
+    iterations: int = 0
+    last: Any = None
+
+    def see(self, depth: int) -> None:
+        """Look at the iterate of the function so many frames above; raise to end it."""
+        values = sys._getframe(depth + 1).f_locals
+        self.last = values[self.variable]
+        if isinstance(values, dict):
+            # Up to Python 3.12 this is a copy, kept with the frame, that would hold on to every old array.
+            values.clear()
+        self.iterations += 1
+        if self.look(self.last):
+            raise _StopError
+
+
+class _Lines(io.TextIOBase):
+    """Takes what pyrpca prints, once per iteration, and its last line, which says whether it reached its tolerance."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self._watch = watch
+        self.converged = False
+
+    def write(self, text: str, /) -> int:
+        """Take a printed piece."""
+        if text.startswith("iter "):
+            self._watch.see(1)
+        self.converged |= "smaller than tolerance" in text
+        return len(text)
+
+
+def _pyrpca(task: Task, Y: Any, look: Look) -> Answer:
+    from pyrpca import rpca_pcp_ialm
+
+    data = _floating(Y)
+    if not np.isfinite(data).all():
+        raise ValueError("Y has missing entries, which pyrpca does not take; leave it out")
+    settings = {
+        "sparsity_factor": 1 / float(np.sqrt(max(Y.shape))),
+        "mu": None,
+        "rho": 1.5,
+        "tol": RIVALS["pyrpca"].tol,
+        "max_iter": RIVALS["pyrpca"].max_iter,
+    } | task.settings
+    watch = _Watch(look, "low_rank")
+    lines = _Lines(watch)
+    reason = "callback"
+    with contextlib.redirect_stdout(lines), contextlib.suppress(_StopError):
+        low_rank, _ = rpca_pcp_ialm(
+            data,
+            settings["sparsity_factor"],
+            max_iter=settings["max_iter"],
+            mu=settings["mu"],
+            rho=settings["rho"],
+            tol=settings["tol"],
+        )
+        watch.last = low_rank
+        reason = "tol" if lines.converged else "max_iter"
+    return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
+
+
+def _tensorly(task: Task, Y: Any, look: Look) -> Answer:
+    from tensorly.decomposition import robust_pca
+
+    data = _floating(Y)
+    seen = np.isfinite(data)
+    mask = None if seen.all() else seen.astype(data.real.dtype)
+    data = data if mask is None else np.where(seen, data, 0)
+    size = float(np.linalg.norm(data))
+    settings = {
+        # It penalises the nuclear norms of both unfoldings, which for a matrix are the same: λ counts twice.
+        "reg_E": 2 / float(np.sqrt(max(Y.shape))),
+        "mu_init": _TENSORLY_MU / max(_spectral_norm(data), np.finfo(float).tiny),
+        "learning_rate": _TENSORLY_GROWTH if min(Y.shape) >= _SMALL else _TENSORLY_GROWTH_SMALL,
+        "tol": RIVALS["tensorly"].tol,
+        "max_iter": RIVALS["tensorly"].max_iter,
+    } | task.settings
+    watch = _Watch(look, "D")
+    reason = "callback"
+    with _hooked(watch), contextlib.suppress(_StopError):
+        low_rank, _, errors = robust_pca(
+            data,
+            mask=mask,
+            tol=settings["tol"] * size,
+            reg_E=settings["reg_E"],
+            mu_init=settings["mu_init"],
+            learning_rate=settings["learning_rate"],
+            n_iter_max=settings["max_iter"],
+            return_errors=True,
+            verbose=0,
+        )
+        watch.last = low_rank
+        reason = "tol" if len(errors) < settings["max_iter"] else "max_iter"
+    return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
+
+
+@contextlib.contextmanager
+def _hooked(watch: _Watch) -> Iterator[None]:
+    """Let tensorly show its iterate whenever it thresholds, which it does once per iteration with D already new."""
+    from tensorly.decomposition import robust_decomposition as module
+
+    soft_thresholding = module.soft_thresholding
+
+    def show(tensor: Any, threshold: Any) -> Any:
+        watch.see(1)
+        return soft_thresholding(tensor, threshold)
+
+    module.soft_thresholding = show
+    try:
+        yield
+    finally:
+        module.soft_thresholding = soft_thresholding
+
+
+def _sklearn(task: Task, Y: Any, look: Look) -> Answer:
+    from sklearn.decomposition import PCA
+
+    data = _floating(Y)
+    seen = np.isfinite(data)
+    if not seen.all():
+        means = np.where(seen, data, 0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
+        data = np.where(seen, data, means)
+    model = PCA(task.rank, svd_solver=task.options.get("svd_solver", "auto"), random_state=task.seed)
+    scores = model.fit_transform(data)
+    L = np.concatenate([scores, np.ones((len(scores), 1), scores.dtype)], axis=1)
+    R = np.concatenate([model.components_, model.mean_[None]]).T
+    settings = {"n_components": task.rank, "svd_solver": model.svd_solver}
+    return Answer((L, R), None, "no iterations", None, settings, rank=task.rank)
+
+
+def _floating(Y: Any) -> Any:
+    """Return the data as floating-point numbers, which the rivals need; a copy only where they are not."""
+    if Y.dtype.kind in "fc":
+        return Y
+    return Y.astype(np.float32 if Y.dtype.itemsize <= 2 else np.float64)
+
+
+def _spectral_norm(Y: Any) -> float:
+    """Return ‖Y‖₂ by power iteration, to a few digits."""
+    v = np.random.default_rng(0).standard_normal(Y.shape[1]).astype(Y.dtype)
+    for _ in range(_POWER_STEPS):
+        v = Y.conj().T @ (Y @ (v / max(float(np.linalg.norm(v)), np.finfo(float).tiny)))
+    return float(np.sqrt(np.linalg.norm(v)))

@@ -1,0 +1,192 @@
+"""How good an answer is: against the truth where it is known, against the data where it is not.
+
+The truth is kept as factors where it has low rank, so that an iterate given as factors is compared with it in
+O((n1 + n2) r²), and one given as a matrix block by block: scoring needs next to no memory beside the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
+
+# Factors of the truth that leave more than this of it are not used.
+_EXACT = 1e-11
+_BLOCK = 1 << 20
+_SAMPLE = 100_000
+# A singular value this much below the first is none, and so many are looked for beyond those expected.
+_ABSENT = 1e-6
+_SPARE = 50
+
+
+def write_truth(
+    folder: Path,
+    X: Any,  # (n1, n2)
+    rank: int,
+    outliers: Any = None,  # (n1, n2) bool
+) -> None:
+    """Write the true low-rank matrix, as factors if it has that rank, and the true outliers, for `Truth.read`."""
+    wide = np.complex128 if np.iscomplexobj(X) else np.float64
+    # Twice X on a random sketch spans its columns to rounding even where it is ill-conditioned.
+    sketch = np.random.default_rng(0).standard_normal((X.shape[1], min(rank, *X.shape)))
+    for _ in range(2):
+        A = np.linalg.qr(np.asarray(X @ sketch, wide))[0]
+        sketch = np.asarray(X.conj().T @ A, wide)
+    B = sketch.conj()
+    rows = range(0, len(X), max(1, _BLOCK // X.shape[1]))
+    parts = [(X[i : i + rows.step], A[i : i + rows.step] @ B.T) for i in rows]
+    left = math.sqrt(sum(float(np.linalg.norm(np.asarray(exact, wide) - close) ** 2) for exact, close in parts))
+    if left <= _EXACT * float(np.linalg.norm(B)):
+        np.save(folder / "truth_left.npy", A)
+        np.save(folder / "truth_right.npy", B)
+    else:
+        np.save(folder / "truth.npy", X)
+    if outliers is not None:
+        np.save(folder / "outliers.npy", outliers)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The true low-rank matrix, as factors A Bᵀ or as a file that is read block by block; or neither."""
+
+    factors: tuple[Any, Any] | None = None  # (n1, r), (n2, r)
+    file: Path | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> Truth:
+        """Return what `write_truth` wrote; nothing if it wrote nothing."""
+        if (folder / "truth_left.npy").exists():
+            return cls(factors=(np.load(folder / "truth_left.npy"), np.load(folder / "truth_right.npy")))
+        return cls(file=folder / "truth.npy") if (folder / "truth.npy").exists() else cls()
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a truth to compare with."""
+        return self.factors is not None or self.file is not None
+
+    def error(self, answer: Any) -> float:
+        """Return ‖X - truth‖ / ‖truth‖ of an answer: factors (L, R), or a matrix X."""
+        if self.factors is not None and isinstance(answer, tuple):
+            A, B = self.factors
+            # By QR: a difference of Gram matrices would lose half of the digits.
+            left = np.linalg.qr(np.concatenate([answer[0], -A], axis=1))[1]
+            right = np.linalg.qr(np.concatenate([answer[1], B], axis=1))[1]
+            return float(np.linalg.norm(left @ right.T) / np.linalg.norm(np.linalg.qr(A)[1] @ np.linalg.qr(B)[1].T))
+        n1 = len(answer[0] if isinstance(answer, tuple) else answer)
+        n2 = len(answer[1]) if isinstance(answer, tuple) else answer.shape[1]
+        squares = np.zeros(2)
+        for rows in row_blocks((n1, n2)):
+            exact = self._rows(rows)
+            difference = rows_of(answer, rows) - exact.astype(np.promote_types(exact.dtype, np.float64))
+            squares += np.linalg.norm(difference) ** 2, np.linalg.norm(exact) ** 2
+        return float(np.sqrt(squares[0] / squares[1]))
+
+    def _rows(self, rows: slice) -> Any:
+        if self.factors is not None:
+            return self.factors[0][rows] @ self.factors[1].T
+        assert self.file is not None
+        # Mapped anew for each block: mapped pages that stay would count as memory of the contestant.
+        return np.array(np.load(self.file, mmap_mode="r")[rows])
+
+
+def row_blocks(shape: tuple[int, int]) -> list[slice]:
+    """Return ranges of rows of about a million entries."""
+    step = max(1, _BLOCK // shape[1])
+    return [slice(first, first + step) for first in range(0, shape[0], step)]
+
+
+def rows_of(answer: Any, rows: slice) -> Any:
+    """Return some rows of X, given as factors or as a matrix."""
+    return answer[0][rows] @ answer[1].T if isinstance(answer, tuple) else answer[rows]
+
+
+class Probe:
+    """A fixed sample of observed entries on which residuals are measured.
+
+    Parameters
+    ----------
+    Y : ndarray (n1, n2)
+    """
+
+    def __init__(self, Y: Any) -> None:
+        rng = np.random.default_rng(0)
+        take = np.arange(Y.size) if Y.size <= _SAMPLE else rng.integers(Y.size, size=_SAMPLE)
+        rows, columns = np.divmod(take, Y.shape[1])
+        values = Y[rows, columns].astype(np.complex128 if np.iscomplexobj(Y) else np.float64)
+        seen = np.isfinite(values)
+        self._rows, self._columns, self._values = rows[seen], columns[seen], values[seen]
+        sizes = np.abs(self._values)
+        self.typical = float(np.median(sizes)) or float(sizes.max(initial=0.0))
+
+    def residuals(self, answer: Any) -> Any:
+        """Return |Y - X| at the sampled entries, (m,)."""
+        if isinstance(answer, tuple):
+            fit = np.einsum("ik,ik->i", answer[0][self._rows], answer[1][self._columns])
+        else:
+            fit = answer[self._rows, self._columns]
+        return np.abs(self._values - fit)
+
+    def residual(self, answer: Any) -> float:
+        """Return median|Y - X| / median|Y|."""
+        median = float(np.median(self.residuals(answer)))
+        return median / self.typical if self.typical else median
+
+    def outlier_threshold(self, answer: Any, Y: Any, moving: float) -> float:
+        """Return the residual beyond which an entry is an outlier, by the rule of `Decomposition.outlier_threshold`.
+
+        `moving` is the relative change of X at which the method stopped.
+        """
+        result = Y.dtype if Y.dtype.kind in "fc" else np.dtype(np.float32 if Y.dtype.itemsize <= 2 else np.float64)
+        sigma = residual_core(
+            self.residuals(answer), rounding_level(result, self.typical), is_complex=np.iscomplexobj(Y)
+        ).sigma
+        rounding = rounding_level(result, float(np.abs(self._values).max(initial=0.0)))
+        return outlier_threshold(sigma, Y.dtype, rounding, moving * self.typical, max(Y.shape))
+
+
+def count_outliers(
+    Y: Any,  # (n1, n2)
+    answer: Any,
+    threshold: Any,
+    truth: Path | None,
+) -> dict[str, float | None]:
+    """Return the share of observed entries beyond a threshold and, where the true ones are known, how many it found.
+
+    `threshold` is a number or broadcasts to Y; `truth` is a file of booleans.
+    """
+    hits = found = planted = observed = 0
+    limits = np.broadcast_to(threshold, Y.shape)
+    for rows in row_blocks(Y.shape):
+        block = Y[rows]
+        seen = np.isfinite(block)
+        beyond = seen & (np.abs(np.where(seen, block, 0) - rows_of(answer, rows)) > limits[rows])
+        found, observed = found + int(beyond.sum()), observed + int(seen.sum())
+        if truth is not None:
+            real = np.load(truth, mmap_mode="r")[rows]
+            hits, planted = hits + int((beyond & real).sum()), planted + int(real.sum())
+    share = found / max(1, observed)
+    if truth is None:
+        return {"outlier_fraction": share, "precision": None, "recall": None, "f_measure": None}
+    return {
+        "outlier_fraction": share,
+        "precision": hits / found if found else None,
+        "recall": hits / planted if planted else None,
+        "f_measure": 2 * hits / (found + planted) if found + planted else None,
+    }
+
+
+def numerical_rank(
+    X: Any,  # (n1, n2)
+    expected: int,
+) -> int:
+    """Return how many singular values of a matrix are not negligible; at most a few more than expected are counted."""
+    width = min(*X.shape, 2 * expected + _SPARE)
+    sketch = np.random.default_rng(0).standard_normal((X.shape[1], width))
+    Q = np.linalg.qr(X @ sketch)[0]
+    values = np.linalg.svd(Q.conj().T @ X, compute_uv=False)
+    return int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0

@@ -1,0 +1,284 @@
+"""The thresholds and steps that are learned, layer by layer: two figures of the paper's supplement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrpca.bench.experiments.drawing import legend_below
+from lrpca.bench.experiments.entrants import PUBLISHED, published_model
+from lrpca.bench.experiments.learning import (
+    FREE_LAYERS,
+    LearningMeasurement,
+    LearningSetup,
+    Run,
+    Setting,
+    Training,
+    draw_problem,
+    published_note,
+    train,
+    typical,
+)
+from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, three_digits
+from lrpca.schedule import Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+OURS = "LRPCA, trained here"
+THEOREM_LABEL = "ζ of the theorem, along our iterates"
+# The published models have 16 layers.
+LAYERS = 16
+# The theorem's steps.
+LEAST_STEP, MOST_STEP = 1 / 4, 8 / 9
+# "Exponential": a straight line explains at least this part of the variance of log ζ.
+STRAIGHT = 0.9
+# "Aggressive in the first several steps": so many.
+FIRST = 3
+
+
+def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
+    """Train in the paper's form for every share of outliers, and note what was learned and what was published."""
+    trainings = []
+    for i in range(setup.repeat):
+        for setting in setup.settings:
+            trainings.append(train(OURS, setting, setup, say, seed=setup.seed + i)[1])
+    runs = [_follow(training, setup.seed) for training in trainings[: len(setup.settings)]]
+    alphas = [setting.alpha for setting in setup.settings]
+    contestants = {OURS: f"FRMNN of K = {FREE_LAYERS} layers in the paper's form, trained by the fast way"}
+    for setting in setup.settings:
+        schedule = published_model(setting.alpha)
+        if schedule is not None:
+            trainings.append(_as_training(schedule.scaled_to((setting.n, setting.n), setting.rank), setting))
+            contestants[PUBLISHED] = "16 layers as published; thresholds are scaled to other n by the paper's rule"
+    notes = [
+        f"Beyond layer {FREE_LAYERS} the numbers of the FRMNN follow its recurrence.",
+        "The theorem asks for ζ_0 = ‖X*‖∞ and ζ_k = ‖X_{k-1} − X*‖∞, and for steps between 1/4 and 8/9. It says that "
+        "such numbers suffice for few enough outliers, not that others fail. Its thresholds are computed here along "
+        "the iterates of our models, on one problem for each α, from an X* that only the experiment knows.",
+        published_note(alphas),
+    ]
+    return LearningMeasurement(setup, contestants, tuple(trainings), tuple(runs), tuple(notes))
+
+
+def _follow(training: Training, seed: int) -> Run:
+    """Run a model on a problem, and note the thresholds that the theorem would set on the way."""
+    import torch
+
+    from lrpca.learn import UnrolledNetwork
+    from lrpca.learn.problems import TrainingProblem
+    from lrpca.learn.tensors import prepare
+
+    setting = training.setting
+    problem = draw_problem(setting, seed)
+    schedule = Schedule(training.thresholds, training.step_sizes, tail=training.tail)
+    theorem, errors = [float(np.abs(problem.X).max())], []
+    with torch.no_grad():
+        for layer in UnrolledNetwork(schedule).layers(prepare(TrainingProblem(problem.Y, problem.rank)), LAYERS):
+            X = (layer.L @ layer.R.T).numpy()
+            theorem.append(float(np.abs(X - problem.X).max()))
+            errors.append(problem.error(X))
+    digits = [[float(f"{value:.4g}") for value in values] for values in (errors[1:], theorem[: LAYERS + 1])]
+    return Run(
+        OURS,
+        setting.n,
+        setting.rank,
+        setting.alpha,
+        seed,
+        "max_iter",
+        errors=tuple(digits[0]),
+        theorem=tuple(digits[1]),
+    )
+
+
+def _as_training(schedule: Schedule, setting: Setting) -> Training:
+    """Return a published model as one that was trained elsewhere."""
+    return Training(
+        PUBLISHED,
+        setting.n,
+        setting.rank,
+        setting.alpha,
+        seed=0,
+        steps=0,
+        timed=0,
+        seconds=0.0,
+        thresholds=tuple(schedule.thresholds),
+        step_sizes=tuple(schedule.steps),
+    )
+
+
+def learned(training: Training) -> tuple[list[float], list[float]]:
+    """Return thresholds of layers 0 to 16 and steps of layers 1 to 16, as far as there are any.
+
+    Examples
+    --------
+    >>> t = Training("", 60, 5, 0.1, 0, 1, 1, 1.0, (), (8.0, 4.0, 2.0), (0.0, 1.0, 0.5), (1.0, 0.5))
+    >>> learned(t)[0][:4], learned(t)[1][:3]
+    ([8.0, 4.0, 2.0, 1.0], [1.0, 0.5, 0.5])
+    """
+    schedule = Schedule(training.thresholds, training.step_sizes, tail=training.tail)
+    pairs = [pair for k in range(1, LAYERS + 1) if (pair := schedule.at(k)) is not None]
+    return [training.thresholds[0], *(threshold for threshold, _ in pairs)], [step for _, step in pairs]
+
+
+def middle(m: LearningMeasurement, label: str, setting: Setting) -> tuple[list[float], list[float]]:
+    """Return the median over the trainings of every threshold and step."""
+    both = [learned(training) for training in m.trained(label, setting)]
+    thresholds, steps = ([typical(values) for values in zip(*lists, strict=False)] for lists in zip(*both, strict=True))
+    return thresholds, steps
+
+
+def tables(m: LearningMeasurement) -> list[Table]:
+    """Return thresholds, steps, and what can be said of them."""
+    found = []
+    pairs = [(label, setting) for setting in m.setup.settings for label in m.contestants if m.trained(label, setting)]
+    columns = [f"α = {setting.alpha:g}, {_short(label)}" for label, setting in pairs]
+    numbers = [middle(m, label, setting) for label, setting in pairs]
+    for which, name in enumerate(("Thresholds ζ_k", "Steps η_k")):
+        rows: list[list[Any]] = []
+        for k in range(which, LAYERS + 1):
+            values = [_at(both[which], k - which) for both in numbers]
+            rows.append([k, *(f"{v:.2e}" if v is not None and not which else v and three_digits(v) for v in values)])
+        found.append(Table(f"{name}, median over the trainings", ["k", *columns], rows))
+    return [*found, Table("What was learned", *_summary(m, pairs, numbers))]
+
+
+def _summary(
+    m: LearningMeasurement, pairs: Sequence[tuple[str, Setting]], numbers: Sequence[tuple[list[float], list[float]]]
+) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows: one row for each model."""
+    rows: list[list[Any]] = []
+    for (label, setting), (thresholds, steps) in zip(pairs, numbers, strict=True):
+        factor, straight = decay(thresholds)
+        above = ", ".join(str(k) for k, step in enumerate(steps, start=1) if step > MOST_STEP) or "none"
+        tails = [training.tail for training in m.trained(label, setting) if training.tail]
+        tail = ", ".join(f"{typical(values):.3g}" for values in zip(*tails, strict=True)) if tails else None
+        theorem = next((run.theorem for run in m.ran(label, setting)), None)
+        # Only the free layers: past them the recurrence may run ahead.
+        part = (
+            typical(z / t for z, t in zip(thresholds[1 : FREE_LAYERS + 1], theorem[1:], strict=False))
+            if theorem
+            else None
+        )
+        share = None if part is None else three_digits(part)
+        rows.append([setting.alpha, label, three_digits(factor), three_digits(straight), tail, share, above])
+    columns = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
+    return [*columns, "ζ_k / the theorem's, median", "layers with η above 8/9"], rows
+
+
+def decay(thresholds: Sequence[float]) -> tuple[float, float]:
+    """Return the factor per layer of the free thresholds, and how much of log ζ a straight line explains (R²).
+
+    Examples
+    --------
+    >>> [round(value, 6) for value in decay([9.0] + [0.5**k for k in range(10)])]
+    [0.5, 1.0]
+    """
+    logs = np.log(thresholds[1 : FREE_LAYERS + 1])
+    layers = np.arange(len(logs))
+    slope, start = np.polyfit(layers, logs, 1)
+    left = float(((logs - slope * layers - start) ** 2).sum())
+    return math.exp(slope), 1 - left / max(float(((logs - logs.mean()) ** 2).sum()), 1e-300)
+
+
+def claims(m: LearningMeasurement) -> list[Claim]:
+    """Hold the paper's two sentences against what was learned."""
+    found = []
+    for label in m.contestants:
+        settings = [setting for setting in m.setup.settings if m.trained(label, setting)]
+        numbers = {setting.alpha: middle(m, label, setting) for setting in settings}
+        lines = {alpha: decay(thresholds) for alpha, (thresholds, _) in numbers.items()}
+        text = "; ".join(f"α = {a:g}: a factor of {f:.2g} per layer, R² = {r:.3f}" for a, (f, r) in lines.items())
+        found.append(
+            Claim(
+                "“the trained thresholdings decay in an exponential rate”",
+                label,
+                f"Layers 1 to {FREE_LAYERS}, {text}.",
+                all(factor < 1 and straight >= STRAIGHT for factor, straight in lines.values()),
+            )
+        )
+        means = {
+            alpha: (float(np.mean(steps[:FIRST])), float(np.mean(steps[FREE_LAYERS - FIRST : FREE_LAYERS])))
+            for alpha, (_, steps) in numbers.items()
+        }
+        text = "; ".join(f"α = {a:g}: {early:.3g}, then {late:.3g}" for a, (early, late) in means.items())
+        found.append(
+            Claim(
+                "“η_k takes larger value when k is small”: “very aggressively with large step sizes in the first "
+                "several steps”, conservative after that",
+                label,
+                f"Mean of the first {FIRST} steps, and of the last {FIRST} up to layer {FREE_LAYERS}: {text}.",
+                all(early > late for early, late in means.values()),
+            )
+        )
+    return found
+
+
+def draw(m: LearningMeasurement, figure: Figure) -> None:
+    """Draw steps and thresholds against the layer; the range over the trainings is shaded."""
+    left, right = figure.subplots(1, 2)
+    for i, setting in enumerate(m.setup.settings):
+        for label in m.contestants:
+            for axes, which in ((left, 1), (right, 0)):
+                _draw_numbers(axes, m, label, setting, which, f"C{i}")
+        for run in m.ran(OURS, setting):
+            layers = range(len(run.theorem))
+            right.plot(layers, run.theorem, ":", color=f"C{i}", linewidth=1.2, label=None if i else THEOREM_LABEL)
+    left.axhspan(LEAST_STEP, MOST_STEP, color="0.5", alpha=0.15, linewidth=0, label="η of the theorem, 1/4 to 8/9")
+    left.set_ylim(0, None)
+    left.set_ylabel("step η")
+    right.set_yscale("log")
+    right.set_ylabel("threshold ζ")
+    for axes in (left, right):
+        axes.axvline(FREE_LAYERS, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_xlabel("layer")
+    legend_below(figure, [left, right])
+
+
+def _draw_numbers(axes: Axes, m: LearningMeasurement, label: str, setting: Setting, which: int, colour: str) -> None:
+    """Draw thresholds (0) or steps (1) of one model."""
+    trainings = m.trained(label, setting)
+    if not trainings:
+        return
+    curves = np.array([learned(training)[which] for training in trainings])
+    where = np.arange(which, which + curves.shape[1])
+    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.6}
+    if label == PUBLISHED:
+        look = {"linestyle": "--", "linewidth": 1.2}
+    name = f"α = {setting.alpha:g}, {_short(label)}"
+    axes.plot(where, np.median(curves, axis=0), color=colour, label=name, **look)
+    axes.fill_between(where, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _short(label: str) -> str:
+    return "ours" if label == OURS else "published"
+
+
+def _at(values: Sequence[float], k: int) -> float | None:
+    return values[k] if k < len(values) else None
+
+
+EXPERIMENT = Experiment(
+    name="numbers",
+    title="What is learned",
+    summary="the learned thresholds and steps, layer by layer, beside the published ones",
+    source="figures “Trained step sizes” and “Trained thresholdings” of the supplement",
+    full=LearningSetup(tuple(Setting(1000, alpha=alpha) for alpha in (0.1, 0.2, 0.3)), repeat=3, repeated="trainings"),
+    quick=LearningSetup(
+        tuple(Setting(200, alpha=alpha) for alpha in (0.1, 0.3)), repeat=1, repeated="trainings", steps=30
+    ),
+    measure=measure,
+    tables=tables,
+    claims=claims,
+    draw=draw,
+    criteria=f"“Exponential” is confirmed where a straight line explains at least {STRAIGHT:g} of the variance of log "
+    f"ζ over layers 1 to {FREE_LAYERS}, at every α; “larger when k is small”, where the mean of the first {FIRST} "
+    f"steps is above that of the last {FIRST} of those layers, at every α.",
+    read=LearningMeasurement.from_dict,
+    figure_size=(11.0, 5.0),
+    packages=("torch",),
+)

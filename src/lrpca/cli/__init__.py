@@ -1,0 +1,174 @@
+"""The command ``lrpca``: thin commands over the library, with exit codes for scripts."""
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.cli.console import EXIT_CODES, NOTHING_LEFT, ExitCode, exit_with, print_pairs, short_messages, stages
+
+if TYPE_CHECKING:
+    import typer
+
+# How a stream fails that nothing more can be written to.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the program's name; ``sys.argv[1:]`` if not given.
+
+    Returns
+    -------
+    int
+        The exit code, see :class:`ExitCode`.
+    """
+    _open_closed_streams()
+    try:
+        try:
+            import rich  # noqa: F401
+            import typer  # noqa: F401
+        except ImportError:
+            print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
+            return ExitCode.USAGE
+        # Commands that write down how they were called find it in the context.
+        called = sys.argv[1:] if arguments is None else list(arguments)
+        _application()(args=called, prog_name="lrpca", obj=called)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except SystemExit as stop:
+        # What ended it was caught by typer or rich.
+        caught = stop.__context__
+        if isinstance(caught, BrokenPipeError):
+            return ExitCode.UNREAD
+        if caught is not None and isinstance(caught.__cause__, KeyboardInterrupt):
+            return _interrupted()
+        return stop.code if isinstance(stop.code, int) else ExitCode.DONE
+    except OSError as error:
+        # Commands speak of their files themselves; streams have no name.
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        return _not_heard(error)
+    return ExitCode.DONE
+
+
+def _open_closed_streams() -> None:
+    """Let streams that were closed (2>&-), which are None, lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+
+
+def _interrupted() -> ExitCode:
+    """Say that Ctrl-C came before a command began, while libraries were loaded or the arguments read."""
+    print(f"lrpca: interrupted, {NOTHING_LEFT}", file=sys.stderr)
+    return ExitCode.INTERRUPTED
+
+
+def _not_heard(error: OSError) -> ExitCode:
+    """Say that what was to be printed could not be."""
+    with suppress(OSError):
+        print(f"lrpca: the standard output cannot be written ({error.strerror}); make room for it", file=sys.stderr)
+    # What is left in the buffers would fail once more when Python ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            os.dup2(nowhere, stream.fileno())
+    return ExitCode.OUTPUT
+
+
+def _application() -> Any:
+    """Return the application with all commands."""
+    import typer
+    from typer.main import get_command
+
+    from lrpca import __version__
+    from lrpca.cli.bench import add_bench
+    from lrpca.cli.decompose import add_decompose
+    from lrpca.cli.memory_limit import load_within_limit
+    from lrpca.cli.models import add_models
+    from lrpca.cli.reproduce import add_reproduce
+    from lrpca.cli.train import add_train
+    from lrpca.cli.video import add_video
+
+    app = typer.Typer(
+        help="Robust PCA: split a matrix into a low-rank part and sparse outliers.",
+        epilog=EXIT_CODES,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"lrpca {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        with short_messages(), exit_with(ExitCode.FAILED):
+            load_within_limit()
+
+    add_decompose(app)
+    _add_demo(app)
+    add_video(app)
+    add_train(app)
+    add_models(app)
+    add_bench(app)
+    add_reproduce(app)
+    application: Any = get_command(app)
+    for command in (application, *application.commands.values()):
+        for parameter in command.get_params(typer.Context(command)):
+            _show_as_written(parameter)
+    return application
+
+
+def _show_as_written(parameter: Any) -> None:
+    """Keep typer from adding to what help says of an argument or a flag: ``[[FILE]]``, ``<list[Path]>``, ``<bool>``."""
+    if parameter.param_type_name == "argument":
+        parameter.get_usage_pieces = lambda ctx: [parameter.metavar]
+    if parameter.param_type_name == "argument" or parameter.is_flag:
+        parameter.display_type_rich = lambda ctx: None
+
+
+def _add_demo(app: "typer.Typer") -> None:
+    import typer
+
+    @app.command(epilog=EXIT_CODES)
+    def demo(
+        output: Annotated[
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the pictures and the page.")
+        ] = Path("lrpca-demo"),
+        frames: Annotated[int, typer.Option(min=20, metavar="N", help="Frames to render.")] = 300,
+        force: Annotated[bool, typer.Option("--force", "-f", help="Replace a page that exists.")] = False,
+    ) -> None:
+        """Separate a rendered street scene into background and what moves, and measure how well."""
+        with short_messages(), exit_with(ExitCode.OUTPUT, OSError):
+            from lrpca.cli.demo import run
+
+            with stages() as say:
+                result = run(output, n_frames=frames, overwrite=force, progress=say)
+            print_pairs(
+                {
+                    "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",
+                    "background error": f"{result.background_error:.2%}",
+                    "foreground": f"F-measure {result.f_measure:.3f} "
+                    f"(precision {result.precision:.3f}, recall {result.recall:.3f})",
+                    "time": f"{result.seconds:.3g} s (and {result.compile_seconds:.3g} s to load or compile)",
+                    "reads of Y": f"{result.n_reads:.3g}, {result.n_iter} iterations",
+                    "converged": f"{'yes' if result.converged else 'no'} ({result.reason})",
+                    "page": str(result.page),
+                }
+            )
+            raise typer.Exit(ExitCode.DONE if result.converged else ExitCode.NOT_CONVERGED)

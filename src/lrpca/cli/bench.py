@@ -1,0 +1,184 @@
+"""The command ``lrpca bench``: solvers beside each other, on a planted problem or on your own matrix."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.cli.console import ExitCode, exit_codes, exit_with, read_shape, short_messages, stages
+
+if TYPE_CHECKING:
+    import typer
+
+    from lrpca.bench.contest import Contest
+
+_SIDE, _RANK = 3000, 5
+_RANK_HELP = "Rank that methods are told; needed for a FILE, else 5."
+_METHODS = "all, or name,name:option=value,... (repeatable)."
+_THREADS = "For all alike; else as OMP_NUM_THREADS and its like say, or all processors."
+_CODES = exit_codes("done; rows that failed say so.", "done and written, but no contestant gave an answer.")
+
+
+def add_bench(app: "typer.Typer") -> None:
+    """Add the command to the application."""
+    import typer
+
+    option = typer.Option
+
+    @app.command(epilog=_CODES)
+    def bench(
+        file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
+        output: Annotated[Path, option("--output", "-o", metavar="DIR", help="Folder of the report.")] = Path(
+            "lrpca-bench"
+        ),
+        methods: Annotated[list[str] | None, option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
+        rank: Annotated[int | None, option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
+        key: Annotated[str | None, option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
+        truth: Annotated[Path | None, option(metavar="FILE", help="The true low-rank matrix of FILE.")] = None,
+        n: Annotated[
+            int | None, option("--n", min=2, metavar="N", help="Make an N x N problem, 3000 if not given.")
+        ] = None,
+        shape: Annotated[str | None, option(metavar="N1xN2", help="Make a problem of that shape.")] = None,
+        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers, 0.1.")] = None,
+        outlier_size: Annotated[float | None, option(metavar="X", help="Largest, in units of mean |X|, 1.")] = None,
+        noise: Annotated[float | None, option(metavar="X", help="Gaussian noise, in units of mean |X|, 0.")] = None,
+        missing: Annotated[float | None, option(metavar="X", help="Share of missing entries, 0.")] = None,
+        condition: Annotated[float | None, option(metavar="X", help="Largest over smallest singular value.")] = None,
+        placement: Annotated[str | None, option(metavar="WORD", help="uniform, rows, columns, blocks.")] = None,
+        dtype: Annotated[str | None, option(metavar="TYPE", help="float64, float32, complex128, complex64.")] = None,
+        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the problem and of the solvers.")] = 0,
+        tol: Annotated[
+            float | None, option(min=0.0, metavar="X", help="Tolerance of all, instead of their own.")
+        ] = None,
+        target: Annotated[float, option(metavar="X", help="Error whose time is taken.")] = 1e-4,
+        blind: Annotated[bool, option("--blind", help="Do not tell the true share of outliers.")] = False,
+        repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each; the median counts.")] = 1,
+        time_limit: Annotated[float, option(metavar="S", help="Most seconds of a call.")] = 300.0,
+        memory_limit: Annotated[float | None, option(metavar="GB", help="Most memory of a contestant.")] = None,
+        threads: Annotated[int | None, option(min=1, metavar="N", help=_THREADS)] = None,
+        force: Annotated[bool, option("--force", "-f", help="Replace a report that exists.")] = False,
+        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+    ) -> None:
+        """Compare solvers, and rivals from PyPI, on a planted problem or on FILE, each in its own process."""
+        made = {
+            **{"n": n, "shape": shape, "outliers": outliers, "outlier_size": outlier_size, "noise": noise},
+            **{"missing": missing, "condition": condition, "placement": placement, "dtype": dtype},
+        }
+        source = _Source(file, key, truth, rank, seed, made)
+        conditions = {
+            **{"tol": tol, "target": target, "blind": blind, "repeat": repeat, "time_limit": time_limit},
+            "memory_limit": None if memory_limit is None else memory_limit * 1e9,
+            **{"threads": threads, "seed": seed},
+        }
+        with short_messages():
+            contest = _run(source, methods or ["all"], conditions, output, force=force, quiet=quiet)
+            answered = any(entry.answered for entry in contest.entries)
+            raise typer.Exit(ExitCode.DONE if answered else ExitCode.NOT_CONVERGED)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where the problem comes from: a file, or options of one to be made."""
+
+    file: Path | None
+    key: str | None
+    truth: Path | None
+    rank: int | None
+    seed: int
+    made: dict[str, Any]
+
+    def check(self) -> None:
+        """Refuse options that belong to the other kind of problem."""
+        made, given = self.made, [name for name, value in self.made.items() if value is not None]
+        if self.file is None:
+            for name, value in (("--truth", self.truth), ("--key", self.key)):
+                if value is not None:
+                    raise ValueError(f"{name}={value} belongs to a FILE; name the file, or leave it out")
+        elif given:
+            option = f"--{given[0].replace('_', '-')}={made[given[0]]}"
+            raise ValueError(f"{option} makes a problem; leave it out, or FILE")
+        elif self.rank is None:
+            raise ValueError("--rank=None does not do for a FILE; give --rank N, e.g. 5")
+        if made["n"] is not None and made["shape"] is not None:
+            raise ValueError(f"--n={made['n']} is given beside --shape={made['shape']}; give one of them")
+
+    def load(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the problem, the truth where it is a file of its own, and what the report shall say."""
+        if self.file is None:
+            return self._make()
+        from lrpca.files import reading as files
+
+        exact = None if self.truth is None else files.read_matrix(self.truth)
+        return files.read_matrix(self.file, key=self.key), exact, {"name": f"the matrix {self.file.name}"}
+
+    def _make(self) -> tuple[Any, Any, dict[str, Any]]:
+        from lrpca.testing import planted
+
+        names = {"outliers": "outlier_fraction"}
+        given = {names.get(name, name): value for name, value in self.made.items() if value is not None}
+        side = given.pop("n", _SIDE)
+        shape = read_shape(given.pop("shape", f"{side}x{side}"))
+        dtype = given.pop("dtype", "float64")
+        if dtype not in ("float64", "float32", "complex128", "complex64"):
+            raise ValueError(f"dtype={dtype!r} is unknown; use one of float64, float32, complex128, complex64")
+        problem = planted(shape, rank=self.rank or _RANK, dtype=dtype, random_state=self.seed, **given)
+        described = {name: value for name, value in given.items() if name not in ("missing", "outlier_fraction")}
+        return problem, None, {"name": "a planted problem", "seed": self.seed} | described
+
+
+def _run(
+    source: _Source, methods: list[str], conditions: dict[str, Any], output: Path, *, force: bool, quiet: bool
+) -> "Contest":
+    """Check everything that can be checked before work begins, hold the contest, write and show the report."""
+    from lrpca import plot
+    from lrpca.bench.contest import compete, page, parse_specs
+    from lrpca.bench.contest.run import check_conditions
+    from lrpca.files.atomic import check_folder
+
+    with exit_with(ExitCode.USAGE):
+        plot.require_matplotlib()
+        specs = parse_specs(methods)
+        source.check()
+        check_conditions(**conditions)
+    with exit_with(ExitCode.OUTPUT):
+        check_folder(output, page.FILES, overwrite=force)
+    refused = ExitCode.INPUT if source.file else ExitCode.USAGE
+    with exit_with(refused):
+        problem, truth, description = source.load()
+    told = {"rank": source.rank, "truth": truth, "description": description}
+    with exit_with(refused), stages() as say:
+        contest = compete(problem, specs, progress=None if quiet else say, **told, **conditions)
+    with exit_with(ExitCode.OUTPUT):
+        written = page.write(contest, output)
+    if not quiet:
+        _show(contest, written)
+    return contest
+
+
+def _show(contest: "Contest", written: Path) -> None:
+    """Print the table, the settings, and where the page is."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lrpca.bench.contest import page, tables
+
+    names = tables.columns(contest)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in names:
+        left = name in ("contestant", "status")
+        table.add_column(tables.heading(name, contest), justify="left" if left else "right", no_wrap=name != "status")
+    for entry in contest.entries:
+        style = "bold" if entry.spec == page.OURS else "" if entry.answered else "dim"
+        table.add_row(*(Text(cell, style=style) for cell in tables.cells(entry, names)))
+    settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for entry in contest.entries:
+        settings.add_row(Text(entry.spec), Text(tables.settings_text(entry) or "defaults", style="dim"))
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+    console.print(f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n")
+    console.print(table)
+    if warning := page.load_warning(contest):
+        console.print(f"\n{warning}")
+    console.print("\nsettings as used")
+    console.print(settings)
+    console.print(f"\npage  {written}")

@@ -1,0 +1,382 @@
+"""The command ``lrpca decompose``: a matrix in, of any size, its low-rank part and its outliers out."""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.cli.console import EXIT_CODES, ExitCode, exit_with, live_rows, print_pairs, short_messages
+from lrpca.matrices.chunked.progress import Reading, bytes_in_words
+
+if TYPE_CHECKING:
+    import typer
+
+    from lrpca.decomposition.result import Decomposition, State
+
+_INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet .h5, a zarr store, or several .npy, .h5 or zarr, one above the other"
+_OUTPUTS = "OUT.npz, OUT.mat, OUT.zarr, or else a folder OUT/ of .npy files."
+_RANK = "Rank of the low-rank part; auto: all components that stand out of the noise; 0.9: those that explain 90%."
+_METHOD = "The solver, with options if any: accaltproj:gamma=0.5; sampled or auto for large data."
+_TOL = "Where the method stops: change of X or residual, both relative."
+_COMPILING = "solving (on its first use the library is compiled, which takes a while)"
+_SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
+_SPARSE = "Write S, the outliers: as a full matrix, in OUT.zarr by coordinates."
+_LAYOUT = "How OUT.zarr holds S: coordinates, or dense: as a full matrix."
+_KEY = "Which array of a file or store that holds several."
+_HEADER = "The first line of a text FILE holds column names, or not; unless given, that is found out."
+_SCHEDULER = "Work on a dask cluster, e.g. tcp://10.0.0.1:8786."
+_CHECKPOINT = "File that keeps the run so far: the same command goes on from it (method lrpca)."
+_NOTHING_READ = Reading(0, 0, 0, 0, 0.0)
+# Seconds in which a scheduler has to answer.
+_PATIENCE = 10
+
+
+def add_decompose(app: "typer.Typer") -> None:
+    """Add the command to the application."""
+    import typer
+
+    option = typer.Option
+
+    @app.command(epilog=EXIT_CODES)
+    def decompose(
+        file: Annotated[list[Path], typer.Argument(metavar="FILE...", help=f"The matrix: {_INPUTS}. NaN is missing.")],
+        output: Annotated[Path, option("--output", "-o", metavar="OUT", help=_OUTPUTS)],
+        rank: Annotated[str, option("--rank", "-r", metavar="N", help=_RANK)] = "auto",
+        method: Annotated[str, option("--method", "-m", metavar="NAME", help=_METHOD)] = "lrpca",
+        sparse: Annotated[bool, option("--sparse", help=_SPARSE)] = False,
+        low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
+        layout: Annotated[str | None, option(metavar="WORD", help=_LAYOUT)] = None,
+        key: Annotated[str | None, option(metavar="NAME", help=_KEY)] = None,
+        header: Annotated[bool | None, option("--header/--no-header", help=_HEADER)] = None,
+        schedule: Annotated[str | None, option(metavar="NAME", help=_SCHEDULES)] = None,
+        tol: Annotated[float | None, option(min=0.0, metavar="X", help=_TOL)] = None,
+        max_iter: Annotated[int | None, option(min=1, metavar="N", help="Most iterations.")] = None,
+        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the random start.")] = 0,
+        scheduler: Annotated[str | None, option(metavar="ADDRESS", help=_SCHEDULER)] = None,
+        checkpoint: Annotated[Path | None, option(metavar="PATH", help=_CHECKPOINT)] = None,
+        force: Annotated[bool, option("--force", "-f", help="Replace a result that exists.")] = False,
+        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+        as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
+    ) -> None:
+        """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
+        with short_messages():
+            from lrpca.cli.memory_limit import WORK, require_room
+            from lrpca.cli.models import load_schedule
+            from lrpca.decompose import check_settings
+            from lrpca.files import reading as files
+
+            with exit_with(ExitCode.OUTPUT):
+                files.check_writable(output, overwrite=force, sources=file)
+            # An OSError is about the checkpoint.
+            with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
+                wanted = _Wanted(output, sparse, low_rank, _checked_layout(layout, output, sparse))
+                asked: dict[str, Any] = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter}
+                asked |= {"random_state": seed} | _checked_method(method, checkpoint)
+            with exit_with(ExitCode.INPUT):
+                asked["schedule"] = None if schedule is None else load_schedule(schedule)
+            with exit_with(ExitCode.USAGE, ValueError):
+                check_settings(**{name: value for name, value in asked.items() if name != "options"})
+            with _connected(scheduler):
+                reads = _Reads()
+                with exit_with(ExitCode.INPUT):
+                    Y = reads.open(file, key, header, by_blocks=scheduler is not None)
+                    require_room(WORK, "to work with beside Y")
+                with exit_with(ExitCode.OUTPUT):
+                    files.check_room(output, reads, wanted.full_matrices)
+                began = time.perf_counter()
+                with exit_with(ExitCode.INPUT), _going_on(checkpoint):
+                    d = _solve(Y, asked, reads, quiet)
+                total = {"total_seconds": time.perf_counter() - began} | reads.summary()
+                written = wanted.write(d, quiet)
+            summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
+            summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
+            if reads.names is not None:
+                summary["names"] = reads.names
+            summary |= files.summarize(d) | total
+            if d.rank_choice is not None:
+                # Infinite where there is no noise at all, not even rounding.
+                summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
+            _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
+            raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
+
+
+def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Decomposition":
+    """Return the decomposition; the iterations and how far reading has come are shown on the way."""
+    import lrpca
+
+    solve = partial(lrpca.decompose, Y, asked.pop("rank"))
+    with live_rows(quiet, "solving", _COMPILING) as show:
+        follow = None if show is None else lambda state: show(_cells(state))
+        reads.say = None if show is None else show.say
+        try:
+            return solve(**asked, callback=follow)
+        finally:
+            reads.say = None
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be written, and where."""
+
+    output: Path
+    sparse: bool
+    low_rank: bool
+    layout: str
+
+    @property
+    def full_matrices(self) -> int:
+        """How many matrices of the size of Y there has to be room for."""
+        return self.low_rank + (self.sparse and self.output.suffix.lower() != ".zarr")
+
+    def write(self, d: "Decomposition", quiet: bool) -> list[Path]:
+        """Write the result, show how far it has come, and return the paths."""
+        from lrpca.files import reading as files
+
+        with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
+            tell = None if show is None else lambda what, reading: show.say(_written(what, reading))
+            return files.write_result(
+                d, self.output, sparse=self.sparse, low_rank=self.low_rank, layout=self.layout, tell=tell
+            )
+
+
+class _Reads:
+    """Opens the matrix, and puts into words how far reading it has come."""
+
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] | None = None
+        self.shape: tuple[int, ...] = (0, 0)
+        self.dtype: Any = None
+        self.names: str | None = None
+        self._blocks, self._chunks_per_block = 0, 1.0
+        self._passes = 0
+        self._before = self._last = _NOTHING_READ
+
+    def open(self, paths: list[Path], key: str | None, header: bool | None, *, by_blocks: bool) -> Any:
+        """Return an array, or a matrix that is read in blocks."""
+        from lrpca.files import reading as files
+        from lrpca.files.formats import READERS, ending
+        from lrpca.matrices.chunked.large import accept_large
+
+        if len(paths) == 1 and not by_blocks and not paths[0].is_dir() and ending(paths[0]) in READERS:
+            array = files.read_matrix(paths[0], key=key, header=header, tell=self._note_names)
+            self.shape, self.dtype = array.shape, array.dtype
+            return array
+        if header is not None:
+            raise ValueError(f"header={header} has no meaning for what is read in blocks; leave it out")
+        matrix: Any = accept_large(paths if len(paths) > 1 else paths[0], key=key, tell=self)
+        self.shape, self.dtype = matrix.shape, matrix.stored
+        if hasattr(matrix, "source"):
+            self._blocks = len(matrix.source.grid)
+            self._chunks_per_block = _chunk_count(matrix.source) / self._blocks
+        return matrix
+
+    def _note_names(self, names: str) -> None:
+        self.names = names
+
+    def __call__(self, reading: Reading) -> None:
+        """Take note of a block that was read."""
+        whole = reading.blocks == self._blocks
+        if reading.round != self._last.round:
+            self._before = self._last
+            self._passes += whole
+        self._last = reading
+        if self.say is not None:
+            what = f"pass {self._passes}" if whole else "looking at single entries"
+            done, chunks = (
+                round(count * (self._chunks_per_block if whole else 1)) for count in (reading.done, reading.blocks)
+            )
+            seconds = max(reading.seconds - self._before.seconds, 1e-9)
+            speed = (reading.bytes - self._before.bytes) / seconds
+            self.say(f"{what}: {done} of {chunks} chunks, {bytes_in_words(speed)}/s")
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was read, and how fast; nothing where Y was not read in blocks."""
+        if not self._last.bytes:
+            return {}
+        return {"bytes_read": self._last.bytes, "bytes_per_second": self._last.bytes_per_second}
+
+
+def _chunk_count(source: Any) -> int:
+    """Return in how many chunks Y is stored."""
+    stored = getattr(source, "stored", None)
+    if stored is None:
+        return int(source.as_dask()[0].npartitions)
+    if stored.chunks is None:
+        return len(source.grid)
+    return math.prod(-(-n // size) for n, size in zip(stored.shape, stored.chunks, strict=True))
+
+
+def _written(what: str, reading: Reading) -> str:
+    """Return how far writing has come, in bytes that were read for it."""
+    return f"writing {what}: {reading.done} of {reading.blocks} blocks, {bytes_in_words(reading.bytes_per_second)}/s"
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """Work on a cluster while the block runs, if there is an address of one."""
+    if address is None:
+        yield
+        return
+    with exit_with(ExitCode.INPUT):
+        client = _client(address)
+    try:
+        with client.as_current():
+            yield
+    finally:
+        # A cluster that is gone cannot be left in an orderly way, and was spoken of already.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        with suppress(Exception):
+            client.close()
+
+
+def _client(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ImportError(f"scheduler={address!r} needs dask.distributed; pip install lrpca[dask]") from None
+    try:
+        # One that finds no scheduler would else stay the client of this process.
+        return Client(address, timeout=_PATIENCE, set_as_default=False)
+    except Exception as error:  # every kind of address fails in its own way
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConnectionError(
+            f"scheduler={address!r} does not answer ({lines[0]}); check the address and that `dask scheduler` runs"
+        ) from error
+
+
+@contextmanager
+def _going_on(checkpoint: Path | None) -> Iterator[None]:
+    """Say where an interrupted run can go on from; and tell faults of the input from others."""
+    try:
+        yield
+    except ValueError as error:
+        # Some options are refused beside others, or for the rank that was found.
+        with exit_with(ExitCode.USAGE if str(error).startswith("options[") else ExitCode.INPUT):
+            raise
+    except OSError as error:
+        with exit_with(ExitCode.OUTPUT if str(error).startswith("checkpoint=") else ExitCode.INPUT):
+            raise
+    except KeyboardInterrupt as interrupt:
+        if checkpoint is not None and checkpoint.exists():
+            interrupt.add_note(f"checkpoint={str(checkpoint)!r} holds the run so far; the same command goes on from it")
+        raise
+
+
+def _checked_layout(layout: str | None, output: Path, sparse: bool) -> str:
+    """Return how S is written to a zarr store."""
+    from lrpca.decomposition.zarr import LAYOUTS
+
+    if layout is None:
+        return LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
+    if not sparse or output.suffix.lower() != ".zarr":
+        raise ValueError(
+            f"layout={layout!r} is about S in OUT.zarr; give --sparse and -o OUT.zarr too, or leave it out"
+        )
+    return layout
+
+
+def _read_rank(text: str) -> int | float | str:
+    """Return a rank, a share of the variance, or "auto"."""
+    if text == "auto":
+        return text
+    for number in (int, float):
+        try:
+            value = number(text)
+        except ValueError:
+            continue
+        if value >= 1 if number is int else 0 < value < 1:
+            return value
+        break
+    raise ValueError(f"rank={text!r} is not a rank; give a positive integer, auto, or a share below 1, e.g. 0.9")
+
+
+def _checked_method(text: str, checkpoint: Path | None) -> dict[str, Any]:
+    """Return the name and options of a method, known to be so before anything is read."""
+    from lrpca.solvers.methods import find_method
+    from lrpca.solvers.options import check_options
+    from lrpca.solvers.spelling import read_method
+
+    name, options = read_method(text, "method")
+    known = find_method(name).options
+    if checkpoint is not None:
+        if "checkpoint" not in known:
+            raise ValueError(
+                f"checkpoint={str(checkpoint)!r} is not used by method={name!r}; leave --checkpoint out, or use lrpca"
+            )
+        options = options | {"checkpoint": str(checkpoint)}
+    check_options(options, known, name)
+    return {"method": name, "options": options}
+
+
+def _found(gap: float | None) -> str:
+    """Return how clearly a rank was found."""
+    if gap is None:
+        return ""
+    return f", found (its weakest component is {f'{gap:.2g}' if gap < 1000 else 'over 1000'} times what follows)"
+
+
+def _cells(state: "State") -> dict[str, str]:
+    """Return the numbers of an iteration as text."""
+    return {
+        "iteration": f"{state.iteration:>3}",
+        "threshold": _text(state.threshold, ".2e"),
+        "change": _text(state.change, ".1e"),
+        "kept": _text(state.kept, ".1%"),
+        "seconds": _text(state.seconds, ".3f"),
+    }
+
+
+def _text(value: float | None, form: str) -> str:
+    """Return a number as text, a dash for one that is not known."""
+    return "-" if value is None else format(value, form)
+
+
+def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
+    """Print the summary on stdout, and on stderr why the iteration stopped if it did not converge."""
+    import typer
+
+    if as_json:
+        typer.echo(json.dumps(summary, allow_nan=False))
+    elif not quiet:
+        print_pairs(_rows(summary))
+    if not summary["converged"]:
+        typer.echo(f"lrpca: not converged ({summary['reason']}); the result is written", err=True)
+
+
+def _time(total: float, iterating: float) -> str:
+    """Return how long the run took; iterations before a checkpoint are not part of it."""
+    if iterating > total:
+        return f"{total:.2f} s since the checkpoint, {iterating:.2f} s in all iterations"
+    return f"{total:.2f} s, {iterating:.2f} s of it in the iterations"
+
+
+def _rows(summary: dict[str, Any]) -> dict[str, str]:
+    """Return the summary as names and values."""
+    threshold, name = summary["outlier_threshold"], summary["input"]
+    if isinstance(name, list):
+        name = f"{name[0]} and {len(name) - 1} more"
+    names = f"; {summary['names']}" if "names" in summary else ""
+    rows = {
+        "input": f"{name} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']}{names})",
+        "method": f"{summary['method']}, rank {summary['rank']}{_found(summary.get('rank_gap'))}",
+        "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} reads of Y",
+        "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",
+        "noise level": _text(summary["noise_level"], ".3g"),
+        "outliers": f"{_text(summary['outlier_fraction'], '.2%')} of the entries, "
+        f"beyond {'thresholds that vary' if isinstance(threshold, list) else _text(threshold, '.3g')}",
+        "time": _time(summary["total_seconds"], summary["seconds"]),
+    }
+    if "bytes_read" in summary:
+        rows["read"] = (
+            f"{bytes_in_words(summary['bytes_read'])} in blocks, {bytes_in_words(summary['bytes_per_second'])}/s"
+        )
+    return rows | {"written": "\n".join(summary["output"])}

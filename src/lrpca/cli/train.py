@@ -1,0 +1,408 @@
+"""The command ``lrpca train``: learn a schedule, on problems that are made or on your own matrices."""
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.cli.console import (
+    NOTHING_LEFT,
+    ExitCode,
+    exit_codes,
+    exit_with,
+    grid,
+    live_rows,
+    print_out,
+    print_pairs,
+    read_shape,
+    short_messages,
+    stages,
+)
+
+if TYPE_CHECKING:
+    import typer
+
+    from lrpca.learn import Progress
+    from lrpca.learn.problems import PaperProblems, Source
+    from lrpca.schedule import Schedule
+
+_SIDE, _RANK, _OUTLIERS = 1000, 5, 0.1
+_CODES = exit_codes("trained and written.", "training diverged, no model is written.")
+_FILES = "Matrices to train on; else problems are made."
+_TRUTH = "The low-rank part of a FILE; repeat it, once for each FILE in turn."
+_LABELS = "Method whose answers are the low-rank parts of FILES, e.g. altproj; none: by entries held out."
+_MIXTURE = "Make problems of many kinds: shapes, ranks, outliers, noise, missing entries."
+_FORM = "adaptive, the default: for any size and scale; paper: numbers for one shape and rank."
+_MODEL = "fnn: every layer its own numbers; rnn: by recurrence; frmnn: own, then recurrence."
+_WAY = "fast: all layers at once; paper: layer by layer, thousands of steps (needs --form paper)."
+_BEGIN = "Begin from this schedule: a shipped one, a .json, or a published .mat."
+_CHECKPOINT = "Where the state is put at intervals; MODEL.checkpoint.json, removed when done."
+_PATIENCE = "Stop when N evaluations (of twenty) have brought nothing."
+_FLOOR = "Thresholds of the recurrence never fall below X widths of the clean residuals (form paper)."
+_DEVICE = "Where matrices are read: cpu, cuda, or e.g. cuda:1."
+_PLOT = "Draw errors by layer and the course of training."
+
+
+def add_train(app: "typer.Typer") -> None:
+    """Add the command to the application."""
+    import typer
+
+    option = typer.Option
+
+    @app.command(epilog=_CODES)
+    def train(
+        ctx: typer.Context,
+        output: Annotated[Path, option("--output", "-o", metavar="MODEL.json", help="Where the model goes.")],
+        files: Annotated[list[Path] | None, typer.Argument(metavar="[FILES...]", help=_FILES)] = None,
+        rank: Annotated[int | None, option("--rank", "-r", metavar="N", help="Rank; needed for FILES, else 5.")] = None,
+        shape: Annotated[str | None, option(metavar="N1xN2", help="Of problems that are made, 1000x1000.")] = None,
+        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers in them, 0.1.")] = None,
+        mixture: Annotated[bool, option("--mixture", help=_MIXTURE)] = False,
+        truth: Annotated[list[Path] | None, option(metavar="FILE", help=_TRUTH)] = None,
+        labels: Annotated[str | None, option(metavar="METHOD", help=_LABELS)] = None,
+        model: Annotated[str, option(metavar="WORD", help=_MODEL)] = "frmnn",
+        form: Annotated[str | None, option(metavar="WORD", help=_FORM)] = None,
+        way: Annotated[str, option(metavar="WORD", help=_WAY)] = "fast",
+        begin: Annotated[str | None, option(metavar="NAME", help=_BEGIN)] = None,
+        layers: Annotated[int | None, option(metavar="N", help="Layers with numbers of their own.")] = None,
+        depth: Annotated[int | None, option(metavar="N", help="Layers whose errors count.")] = None,
+        steps: Annotated[int | None, option(metavar="N", help="Steps of training.")] = None,
+        learning_rate: Annotated[
+            float | None, option(metavar="X", help="The first one; way paper: that of the steps.")
+        ] = None,
+        patience: Annotated[int | None, option(metavar="N", help=_PATIENCE)] = None,
+        floor: Annotated[float | None, option(metavar="X", help=_FLOOR)] = None,
+        seed: Annotated[int, option(min=0, metavar="N", help="Seed of all that is drawn.")] = 0,
+        device: Annotated[str, option(metavar="WORD", help=_DEVICE)] = "cpu",
+        checkpoint: Annotated[Path | None, option(metavar="FILE.json", help=_CHECKPOINT)] = None,
+        resume: Annotated[bool, option("--resume", help="Go on from the checkpoint.")] = False,
+        plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,
+        force: Annotated[bool, option("--force", "-f", help="Replace what exists; begin anew.")] = False,
+        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+    ) -> None:
+        """Learn a schedule, on the paper's problems, on many kinds of them, or on your own matrices in FILES."""
+        material = _Material(tuple(files or ()), tuple(truth or ()), labels, mixture, rank, shape, outliers)
+        beside = output.with_name(f"{output.stem}.checkpoint.json")
+        places = _Places(output, checkpoint or beside, plot, resume, force)
+        settings = {
+            **{"model": model, "form": form, "way": way, "layers": layers, "depth": depth, "steps": steps},
+            **{"learning_rate": learning_rate, "patience": patience, "random_state": seed, "device": device},
+        }
+        called = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
+        with short_messages():
+            schedule = _run(material, places, settings, begin, floor, called, quiet)
+            if not quiet:
+                _report(schedule, material, places)
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What to train on: files, or options of problems to be made."""
+
+    files: tuple[Path, ...]
+    truth: tuple[Path, ...]
+    labels: str | None
+    mixture: bool
+    rank: int | None
+    shape: str | None
+    outliers: float | None
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        made = {"shape": self.shape, "outliers": self.outliers}
+        if self.files:
+            for name, value in {**made, "mixture": self.mixture or None}.items():
+                if value is not None:
+                    raise ValueError(f"--{name}={value} makes problems; leave it out, or FILES")
+            self._check_files()
+            return
+        if self.truth or self.labels is not None:
+            given = f"--truth={self.truth[0]}" if self.truth else f"--labels={self.labels}"
+            raise ValueError(f"{given} belongs to FILES; name them, or leave it out")
+        if self.mixture:
+            for name, value in {**made, "rank": self.rank}.items():
+                if value is not None:
+                    raise ValueError(f"--{name}={value} is for problems of one kind; leave it out, or --mixture")
+
+    def _check_files(self) -> None:
+        from lrpca.solvers.methods import find_method
+
+        if self.rank is None:
+            raise ValueError("--rank is missing, which FILES need; give it, e.g. --rank 5")
+        if self.truth and len(self.truth) != len(self.files):
+            raise ValueError(
+                f"--truth={len(self.truth)} files is not one for each of {len(self.files)} FILES; "
+                "repeat --truth, in the order of FILES"
+            )
+        if self.truth and self.labels is not None:
+            raise ValueError(f"--labels={self.labels} is given beside --truth; give one of them")
+        if self.labels is not None:
+            find_method(self.labels)
+
+    def drawn(self) -> dict[str, Any]:
+        """Return the arguments of `lrpca.learn.train` on problems that are made."""
+        return {
+            "rank": _RANK if self.rank is None else self.rank,
+            "shape": read_shape(self.shape or str(_SIDE)),
+            "outlier_fraction": _OUTLIERS if self.outliers is None else self.outliers,
+        }
+
+    def data(self) -> Any:
+        """Return files, pairs of files or a source, as `lrpca.learn.train` takes them; None: what is drawn."""
+        if self.mixture:
+            from lrpca.learn.problems import Mixture
+
+            return Mixture()
+        if self.truth:
+            return list(zip(self.files, self.truth, strict=True))
+        return list(self.files) or None
+
+    def with_names(self, message: str) -> str:
+        """Return a message with the names of the files in place of ``data[0]``, ``data[0][1]`` and the like."""
+        for k, file in enumerate(self.files):
+            if self.truth:
+                message = message.replace(f"data[{k}][0]", str(file)).replace(f"data[{k}][1]", str(self.truth[k]))
+            message = message.replace(f"data[{k}]", str(file))
+        return message
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where things are written."""
+
+    output: Path
+    checkpoint: Path
+    plot: Path | None
+    resume: bool
+    force: bool
+
+    def check(self, inputs: Sequence[Path]) -> None:
+        """Check that all of them can be written, and that no two are one."""
+        from lrpca.files.atomic import check_file
+
+        check_file(self.output, ".json", overwrite=self.force)
+        check_file(self.checkpoint, ".json", overwrite=True)
+        if self.plot is not None:
+            check_file(self.plot, ".png", overwrite=self.force)
+        taken = {os.path.realpath(path): "the input" for path in inputs}
+        places = {"the model": self.output, "the checkpoint": self.checkpoint, "the picture": self.plot}
+        for name, path in places.items():
+            if path is None:
+                continue
+            other = taken.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise ValueError(f"path={str(path)!r} would be both {name} and {other}; choose another name")
+        if self.checkpoint.exists() and not self.resume:
+            self._check_old_checkpoint()
+
+    def _check_old_checkpoint(self) -> None:
+        from lrpca.learn.checkpoint import is_checkpoint
+
+        path = f"path={str(self.checkpoint)!r}"
+        if not is_checkpoint(self.checkpoint):
+            raise ValueError(f"{path} is no checkpoint, and would be replaced by one; choose another with --checkpoint")
+        if not self.force:
+            raise FileExistsError(f"{path} is of a training that did not end; go on with --resume, or --force anew")
+
+    def clear(self) -> None:
+        """Make the folders, and remove the checkpoint of a training that is begun anew."""
+        for path in (self.output, self.checkpoint, self.plot):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.resume:
+            self.checkpoint.unlink(missing_ok=True)
+
+
+def _run(
+    material: _Material,
+    places: _Places,
+    settings: dict[str, Any],
+    begin: str | None,
+    floor: float | None,
+    called: Sequence[str],
+    quiet: bool,
+) -> "Schedule":
+    """Check everything that can be checked before work begins, train, and write."""
+    with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
+        _require(places.plot is not None)
+        material.check()
+        if begin is not None and settings["form"] is not None:
+            raise ValueError(f"--form={settings['form']} is given beside --begin, which has a form; give one of them")
+        settings = {**settings, **material.drawn()}
+    with exit_with(ExitCode.INPUT):
+        settings["form"] = _form(settings["form"], begin)
+    with exit_with(ExitCode.USAGE, ValueError):
+        problems = _check_settings(settings, material, floor)
+    with exit_with(ExitCode.OUTPUT):
+        places.check([*material.files, *material.truth, *([Path(begin)] if begin else [])])
+    with exit_with(ExitCode.INPUT):
+        if places.resume and not places.checkpoint.exists():
+            raise ValueError(f"--resume has no {str(places.checkpoint)!r} to go on from; leave it out to begin anew")
+        source = _read(material, problems, settings["random_state"], quiet)
+    with exit_with(ExitCode.OUTPUT), _writing(places.output):
+        places.clear()
+    # The command that makes this model from nothing.
+    command = shlex.join(["lrpca", *(word for word in called if word != "--resume")])
+    schedule = _train(source, places, settings, command, quiet)
+    if floor is not None:
+        schedule = replace(schedule, floor=floor)
+    with exit_with(ExitCode.OUTPUT), _writing(places.output):
+        schedule.save(places.output)
+        places.checkpoint.unlink(missing_ok=True)
+    if places.plot is not None:
+        from lrpca.cli.models import draw
+
+        draw(schedule, places.plot, force=places.force)
+    return schedule
+
+
+def _require(picture: bool) -> None:
+    """Raise an ImportError that says what to install, if PyTorch is missing, or matplotlib for a picture."""
+    from lrpca import learn, plot
+    from lrpca.cli.memory_limit import PYTORCH, require_room
+
+    require_room(PYTORCH, "for PyTorch")
+    _ = learn.train
+    if picture:
+        plot.require_matplotlib()
+
+
+def _form(form: str | None, begin: str | None) -> "str | Schedule":
+    from lrpca.cli.models import load_schedule
+
+    return load_schedule(begin) if begin is not None else form or "adaptive"
+
+
+def _check_settings(settings: dict[str, Any], material: _Material, floor: float | None) -> "PaperProblems":
+    """Refuse what `lrpca.learn.train` would refuse, and more; return the problems to draw where there are no data."""
+    from lrpca.learn.request import resolve
+
+    given = dict(settings)
+    request = resolve(seed=given.pop("random_state"), **given)
+    recurrent = request.form.kind == "absolute" and request.model != "fnn"
+    if floor is not None and not (0 < floor < math.inf and recurrent):
+        raise ValueError(
+            f"--floor={floor} does not fit; give a positive multiple, with --form paper and --model rnn or frmnn"
+        )
+    if material.mixture and request.form.kind == "absolute":
+        raise ValueError("--mixture has no one scale, which numbers of the paper's form need; use --form adaptive")
+    return request.problems
+
+
+def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool) -> "Source":
+    """Return what to train on; files are read, and labelled if need be."""
+    from lrpca.learn.problems import as_source
+
+    doing = "reading the data" + (f", and what {material.labels} makes of them" if material.labels else "")
+    with stages() if material.files and not quiet else nullcontext() as say:
+        if say is not None:
+            say(doing)
+        try:
+            return as_source(material.data(), material.labels, problems, rank=problems.rank, seed=seed)
+        except (ValueError, TypeError) as error:
+            raise ValueError(material.with_names(str(error))) from error
+
+
+def _train(source: Any, places: _Places, settings: dict[str, Any], command: str, quiet: bool) -> "Schedule":
+    """Train, with signs of progress; every end but a good one is a message and an exit code."""
+    from lrpca.learn import DivergedError, train
+
+    with (
+        _interruptible(places.checkpoint, command),
+        exit_with(ExitCode.NOT_CONVERGED, DivergedError),
+        exit_with(ExitCode.INPUT, ValueError),
+        exit_with(ExitCode.OUTPUT, OSError),
+        live_rows(quiet, "training", "drawing problems") as show,
+    ):
+        try:
+            return train(
+                data=source,
+                checkpoint=places.checkpoint,
+                resume=places.resume,
+                progress=None if show is None else _follow(show),
+                command=command,
+                **settings,
+            )
+        except DivergedError as error:
+            raise DivergedError(f"{error} (with --force to begin anew)") from error
+
+
+@contextmanager
+def _interruptible(checkpoint: Path, command: str) -> Iterator[None]:
+    """Say on Ctrl-C and on SIGTERM how to go on."""
+    import typer
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        on = f"go on with: {command} --resume" if checkpoint.exists() else "no checkpoint was written yet"
+        typer.echo(f"lrpca: interrupted, {NOTHING_LEFT}; {on}", err=True)
+        if isinstance(stop, SystemExit):
+            raise
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system, which do not say it where a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not error.errno:
+            raise
+        reason = f"path={str(path)!r} cannot be written ({error.strerror}); choose another place or make room"
+        raise OSError(reason) from error
+
+
+def _follow(show: Callable[[dict[str, str]], None]) -> "Callable[[Progress], None]":
+    """Return a function that shows where training stands, with the time that remains at the pace of this run."""
+    first: Progress | None = None
+
+    def follow(progress: "Progress") -> None:
+        nonlocal first
+        first = first or progress
+        steps, seconds = progress.step - first.step, progress.seconds - first.seconds
+        # What is done after the last step has neither errors nor steps to tell its time by.
+        known = bool(progress.errors) and steps > 0
+        remaining = f"{seconds / steps * (progress.total - progress.step):.0f} s" if known else "-"
+        show(
+            {
+                "step": f"{progress.step:>{len(str(progress.total))}} of {progress.total}",
+                "stage": progress.stage,
+                "loss": "-" if progress.loss != progress.loss else f"{progress.loss:.3f}",
+                "score": f"{progress.score:.3f}",
+                "error": f"{progress.errors[-1]:.2e}" if progress.errors else "-",
+                "seconds": f"{progress.seconds:.1f}",
+                "remaining": remaining,
+            }
+        )
+
+    return follow
+
+
+def _report(schedule: "Schedule", material: _Material, places: _Places) -> None:
+    """Print the errors after each layer, what it took, where the model is, and what to do with it."""
+    scores, training = schedule.meta["scores"], schedule.meta["training"]
+    before, after = scores["errors_before"] or [], scores["held_out_errors"]
+    rows = [[layer, before[layer] if layer < len(before) else None, error] for layer, error in enumerate(after)]
+    print_out("held-out error after each layer")
+    print_out(grid(["layer", "before", "after training"], rows))
+    print_out("")
+    file = str(material.files[0]) if material.files else "Y.npy"
+    rank = "N" if material.mixture else str(material.drawn()["rank"])
+    after_that = ["lrpca", "decompose", file, "--rank", rank, "--schedule", str(places.output), "-o", "result.npz"]
+    print_pairs(
+        {
+            "score": f"{scores['score']:.3f}, mean log10 of the errors after layers 1 to {len(after) - 1}",
+            "steps": f"{training['steps_taken']} of {training['steps']}",
+            "time": f"{schedule.meta['seconds']:.1f} s",
+            "model": str(places.output),
+            **({"picture": str(places.plot)} if places.plot is not None else {}),
+            "next": shlex.join(after_that),
+        }
+    )

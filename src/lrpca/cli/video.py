@@ -1,0 +1,254 @@
+"""The command ``lrpca video``: a clip in, videos of its background and of what moves, and a page out."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lrpca.cli.console import ExitCode, exit_codes, exit_with, print_pairs, short_messages
+
+if TYPE_CHECKING:
+    import typer
+
+    from lrpca.video import Progress, Separation
+
+_CODES = exit_codes("separated and written.", "written, but the clip breaks off: what came before is separated.")
+_IN = "A video file, or a folder of pictures."
+_OUT = "Folder of the videos and the page, made if need be; IN-separated unless given."
+_RANK = "Components of the background; 2: a scene under changing light."
+_GREY = "Drop the colours, or keep them; unless given, IN decides."
+_DOWNSCALE = "Solve on frames averaged over NxN pixels, for speed; what is written has full size."
+_ROI = "Look for objects only here: LEFT,TOP,RIGHT,BOTTOM, or a picture that is white there."
+_IGNORE = "Do not look for objects here: a box or a picture, as above."
+_SENSITIVITY = "The one knob, 0.1 to 10: above 1 fainter things are marked, below 1 only clearer ones."
+_NO_CLEAN = "Leave masks as they are decided: no vote of neighbours, with specks and holes."
+_WINDOW = "Frames in memory at a time; unless given, what half a gigabyte holds at most."
+_FORCE = "Replace a result that exists, if this run comes to its end."
+_MASKS = "video: mask.mp4; pictures: PNGs in the folder mask."
+_ADVICE = "of the background moves by itself (noise, or a camera that is not fixed); check the masks before using them"
+_LEARNING = "learning the background (compiles at first use)"
+_FINISHING = "finishing the files"
+# Where more of the background moves than this, something is wrong.
+_RESTLESS = 0.5
+# A log that is no terminal hears of it this often, in seconds.
+_INTERVAL = 60.0
+
+
+def add_video(app: "typer.Typer") -> None:
+    """Add the command to the application."""
+    import typer
+
+    option = typer.Option
+
+    @app.command(epilog=_CODES)
+    def video(
+        file: Annotated[Path, typer.Argument(metavar="IN", help=_IN)],
+        output: Annotated[Path | None, option("--output", "-o", metavar="DIR", help=_OUT)] = None,
+        sensitivity: Annotated[float, option("--sensitivity", "-s", metavar="X", help=_SENSITIVITY)] = 1.0,
+        roi: Annotated[str | None, option(metavar="BOX", help=_ROI)] = None,
+        ignore: Annotated[str | None, option(metavar="BOX", help=_IGNORE)] = None,
+        masks: Annotated[str, option(metavar="WORD", help=_MASKS)] = "video",
+        grey: Annotated[bool | None, option("--grey/--colour", help=_GREY)] = None,
+        downscale: Annotated[int | None, option(metavar="N", help=_DOWNSCALE)] = None,
+        rank: Annotated[int, option("--rank", "-r", metavar="N", help=_RANK)] = 2,
+        no_clean: Annotated[bool, option("--no-clean", help=_NO_CLEAN)] = False,
+        window: Annotated[int | None, option(metavar="N", help=_WINDOW)] = None,
+        force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
+        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+    ) -> None:
+        """Split a clip into its background and what moves in front of it: videos, masks and a page."""
+        folder = _default_output(file) if output is None else output
+        with short_messages():
+            settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
+            settings |= {"window": window, "masks": masks, "downscale": downscale, "overwrite": force}
+            with exit_with(ExitCode.USAGE, ValueError):
+                settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
+                _check(settings)
+            with exit_with(ExitCode.INPUT):
+                _look(file, settings)
+            with exit_with(ExitCode.OUTPUT):
+                _refuse_output(folder, file, masks, force)
+            result = _run(file, folder, settings, quiet)
+            stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
+            for note in result.notes:
+                before = f"the {result.n_frames} frames before are separated and written"
+                typer.echo(f"lrpca: {note}; {before}{stays}", err=True)
+            if (moving := result.scenes[-1][1].dynamic.mean()) > _RESTLESS:
+                typer.echo(f"lrpca: warning: {moving:.0%} {_ADVICE}", err=True)
+            if not quiet:
+                _report(result)
+            raise typer.Exit(ExitCode.DONE if result.complete else ExitCode.NOT_CONVERGED)
+
+
+def _default_output(file: Path) -> Path:
+    whole = file.resolve()  # "." has no name
+    return Path(f"{(whole.name if file.is_dir() else whole.stem) or 'clip'}-separated")
+
+
+def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
+    """Return a box (left, top, right, bottom), or the path of a picture."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\s*\d+(\s*,\s*\d+){3}\s*", text):
+        left, top, right, bottom = box = tuple(int(edge) for edge in text.split(","))
+        if left < right and top < bottom:
+            return box
+    if re.fullmatch(r"[\d\s,.+-]*", text) and not Path(text).is_file():
+        raise ValueError(f"--{name}={text!r} is no box; write it as LEFT,TOP,RIGHT,BOTTOM in pixels, e.g. 0,40,320,240")
+    return Path(text)
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Refuse what is wrong for any clip."""
+    from lrpca.video import request
+
+    request.check_rank(settings["rank"])
+    request.check_sensitivity(settings["sensitivity"])
+    request.check_window(settings["window"])
+    request.check_downscale(settings["downscale"], sys.maxsize, sys.maxsize)
+    if settings["masks"] not in ("video", "pictures"):
+        raise ValueError(f"--masks={settings['masks']} is unknown; use video or pictures")
+
+
+def _look(file: Path, settings: dict[str, Any]) -> None:
+    """Refuse a clip that cannot be read, and what is wrong for this one."""
+    from lrpca.video import open_frames, request
+
+    if file.is_fifo():  # what is read from it is gone
+        return
+    with open_frames(file) as reader:
+        request.check_downscale(settings["downscale"], reader.height, reader.width)
+        request.read_regions(settings["roi"], settings["ignore"], reader.height, reader.width)
+
+
+def _refuse_output(folder: Path, file: Path, masks: str, force: bool) -> None:
+    from lrpca.video.outputs import check_output
+
+    check_output(folder, file, masks, overwrite=force)
+
+
+def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Separation":
+    from lrpca.video import separate
+
+    with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), _following(quiet) as follow:
+        return separate(file, folder, callback=follow, **settings)
+
+
+@contextmanager
+def _following(quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
+    """Hand out a function that shows how far it is: a bar on a terminal, otherwise a line for each stage."""
+    import typer
+
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        typer.echo(_LEARNING, err=True)
+        yield _lines(lambda line: typer.echo(line, err=True))
+
+
+@contextmanager
+def _bar() -> Iterator["Callable[[Progress], None]"]:
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=16)]
+    with Bar(*columns, TextColumn("{task.fields[told]}"), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(_LEARNING, total=None, told="")
+        first: Progress | None = None
+
+        def show(progress: "Progress") -> None:
+            nonlocal first
+            first = first or progress
+            total = _announced(progress)
+            doing = _FINISHING if progress.done == total else "separating"
+            bar.update(task, description=doing, completed=progress.done, told=tell(first, progress))
+            bar.tasks[0].total = total  # update() takes None for no news
+
+        yield show
+
+
+def _lines(say: "Callable[[str], None]") -> "Callable[[Progress], None]":
+    """Return a function that says when a stage begins and, in long ones, how far it is."""
+    first: Progress | None = None
+    said = time.monotonic()
+
+    def show(progress: "Progress") -> None:
+        nonlocal first, said
+        total = _announced(progress)
+        if first is None:
+            first = progress
+            say("separating" if total is None else f"separating, {total} frames announced")
+        elif time.monotonic() - said > _INTERVAL:
+            said = time.monotonic()
+            say(tell(first, progress))
+        if progress.done == total:
+            say(_FINISHING)
+
+    return show
+
+
+def tell(first: "Progress", now: "Progress") -> str:
+    """Return how far it is, how fast, and for how long it will go on at this pace.
+
+    Parameters
+    ----------
+    first, now : Progress
+        The first one: what came before it, learning, says nothing about the pace. And the present one.
+    """
+    total, pace = _announced(now), 0.0
+    if now.seconds > first.seconds:
+        pace = (now.done - first.done) / (now.seconds - first.seconds)
+    parts = [f"{now.done} frames" if total is None else f"{now.done} of {total} frames"]
+    if pace > 0:
+        parts.append(f"{pace:.3g} a second")
+        if total is not None:
+            parts.append(f"{_clock(round((total - now.done) / pace))} left")
+    return ", ".join(parts)
+
+
+def _clock(seconds: int) -> str:
+    """Return a time as 1:02:03, without the hours where there are none."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def _announced(progress: "Progress") -> int | None:
+    """Return how many frames there are to be; None where that is not known, or was wrong."""
+    n_frames = progress.n_frames
+    return None if n_frames is None or n_frames < progress.done else n_frames
+
+
+def _report(result: "Separation") -> None:
+    """Print the figures and where the files are."""
+    assert result.folder is not None
+    scene = result.scenes[-1][1]
+    kind = "colour" if result.channels == 3 else "grey"
+    frames = "one frame" if result.n_frames == 1 else f"{result.n_frames} frames"
+    print_pairs(
+        {
+            "clip": f"{result.name}, {frames} of {result.width}x{result.height}, {kind}",
+            "background": f"rank {len(scene.panels)}, solved at {scene.width}x{scene.height}; "
+            f"{scene.dynamic.mean():.1%} of it moves by itself",
+            "noise level": f"{scene.noise:.2g} grey levels",
+            "foreground": _foreground(result),
+            "time": f"{result.seconds:.3g} s, {result.n_frames / result.seconds:.3g} frames a second",
+            "complete": "yes" if result.complete else "no",
+            "written": "\n".join(str(result.folder / name) for name in result.files if name != "report.html"),
+            "page": str(result.folder / "report.html"),
+        }
+    )
+
+
+def _foreground(result: "Separation") -> str:
+    busiest = int(result.area.argmax())
+    if result.area[busiest] == 0:
+        return "none was found"
+    when = f"(frame {busiest + 1}, at {_clock(round(busiest / result.rate))})"
+    return f"{result.area.mean():.2%} on average, {result.area[busiest]:.2%} at most {when}"

@@ -1,0 +1,209 @@
+"""Where tensors live: names of devices checked, and their memory errors in words."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from lrpca.matrices.chunked.progress import bytes_in_words
+
+_INSTALL = "https://pytorch.org/get-started/locally"
+# What torch says first when memory is short, e.g. "Tried to allocate 20.00 MiB".
+_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ ?\w+)")
+# What CUDA, Triton and libraries of linear algebra say, which take memory without torch.
+_SHORT = re.compile(r"out of memory|STATUS_ALLOC_FAILED")
+
+Result = TypeVar("Result")
+
+
+def check_device(device: Any) -> Any:
+    """Return a device of this machine that can do our arithmetic, or say what is wrong with it.
+
+    Parameters
+    ----------
+    device : str, torch.device or None
+        E.g. "cpu", "cuda" or "cuda:1"; None is the CPU.
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    ValueError
+        There is no such device, here or at all, or it has no double precision.
+    ImportError
+        PyTorch is not installed.
+
+    Examples
+    --------
+    >>> check_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"device={device!r} needs PyTorch, which is not installed; pip install lrpca[gpu]") from None
+    name = device if isinstance(device, int | float) else "cpu" if device is None else str(device)
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device={name!r} is unknown; use 'cpu', 'cuda' or e.g. 'cuda:1'") from None
+    if found.type == "cuda":
+        _check_cuda(torch, name, found)
+    elif found.type == "mps":
+        raise ValueError(f"device={name!r} has no double precision; use 'cpu' or 'cuda'")
+    elif found.type != "cpu" and not _computes(torch, found):
+        raise ValueError(f"device={name!r} cannot be computed on here; use 'cpu' or 'cuda'")
+    return found
+
+
+def _computes(torch: Any, device: Any) -> bool:
+    if device.type == "meta":
+        return False
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device) + 1
+    except Exception:  # every backend fails in its own way
+        return False
+    return True
+
+
+def _check_cuda(torch: Any, name: Any, device: Any) -> None:
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            there = "only 'cuda:0'" if count == 1 else f"'cuda:0' to 'cuda:{count - 1}'"
+            raise ValueError(f"device={name!r} is not there; this machine has {there}")
+        return
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        raise ValueError(
+            f"device={name!r} is not available: this torch ({torch.__version__}) was built without CUDA; install a "
+            f"CUDA build, see {_INSTALL}, or use 'cpu'"
+        )
+    raise ValueError(
+        f"device={name!r} is not available: torch ({torch.__version__}) finds no GPU, or no driver for it; see what "
+        "nvidia-smi says, or use 'cpu'"
+    )
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether something is a torch tensor, without loading torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...], name: str = "Y") -> Result:
+    """Return what `work` returns; where the memory of its device ends, raise a MemoryError that says what to do.
+
+    A caller's `torch.autocast` ends here: it would round products to sixteen bits. A GPU is the current one meanwhile.
+
+    Parameters
+    ----------
+    device : torch.device or None
+        None if no device has a part in it.
+    work : callable
+        Is called without arguments.
+    shape : tuple of int
+        Of Y, for the message.
+    name : str
+        What Y is called there.
+
+    Returns
+    -------
+    object
+    """
+    if device is None:
+        return work()
+    import torch
+
+    # Kernels are started on the device that is current.
+    there = torch.cuda.device(device) if device.type == "cuda" and torch.cuda.is_available() else nullcontext()
+    try:
+        with torch.autocast(device.type, enabled=False), there:
+            return work()
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
+        message = _shortage(device, shape, name, str(error))
+    # Raised out of the handler: an exception it came from would keep alive whatever was being computed.
+    raise MemoryError(message)
+
+
+def is_shortage(error: RuntimeError) -> bool:
+    """Tell whether the memory of a device has ended: by torch's own error, or by what its libraries say.
+
+    Parameters
+    ----------
+    error : RuntimeError
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_shortage(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    True
+    """
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or _SHORT.search(str(error)) is not None
+
+
+def _shortage(device: Any, shape: tuple[int, ...], name: str, said: str) -> str:
+    wanted = _WANTED.search(said)
+    needed = f"another {wanted[1]}" if wanted else "more memory"
+    memory, fewer = free_memory(device), "rows" if len(shape) == 2 else "problems"
+    there = "no more" if memory is None else f"{bytes_in_words(memory[0])} of {bytes_in_words(memory[1])} free"
+    return (
+        f"{name}.shape={tuple(shape)} needs {needed}, and {device} has {there}; delete tensors that are not needed, "
+        f"pass {name} in fewer bytes (float32, float16, uint8) or fewer {fewer}, or pass {name}.cpu()"
+    )
+
+
+def free_memory(device: Any) -> tuple[int, int] | None:
+    """Return how many bytes of a GPU are free, and how many it has; None where that is not known.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    tuple of int or None
+    """
+    import torch
+
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    # What torch holds for later use is free for us.
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
+
+
+def rounds_products(device: Any) -> bool:
+    """Tell whether torch may multiply float32 matrices in fewer bits (TF32, bfloat16), since someone allowed that.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    bool
+    """
+    import torch
+
+    if torch.is_autocast_enabled(device.type):
+        return True
+    backend = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
+    # The newer of torch's two ways to say it; to ask in the older one fails once the newer has been used.
+    precision = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    if precision is None:
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    return precision not in ("ieee", "none")

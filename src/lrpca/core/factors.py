@@ -1,0 +1,332 @@
+"""The formulas of one iteration on small matrices: updates of the factors, measures of change, the normal form.
+
+Complex data need conjugates and X = L Rᵀ has none, so Grams are written ``G_R = Rᵀ R̄`` and ``G_L = Lᵀ W L̄`` with
+the row weights W (the identity unless given). Everything here is float64 or complex128.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrpca.core.linalg import eigh, svd
+from lrpca.kernels.reference import Pass
+
+# Directions whose share of a Gram is below this are treated as absent (over-specified rank).
+_NEGLIGIBLE = 1e-13
+# A direction this much shorter than the longest is rounding.
+_ABSENT = 1e-14
+# Columns whose cosines are below this are orthogonal.
+_ORTHOGONAL = 1e-11
+# Weight of the common Gram in a row's or column's own one: enough to solve for rows that lost all their entries.
+OWN_GRAM_DAMPING = 1e-3
+
+
+def pseudo_inverse(
+    gram: Any,  # (r, r) Hermitian, positive semi-definite
+) -> Any:
+    """Return the inverse of a Gram matrix, zero along directions that are not there."""
+    values, vectors = eigh(gram)
+    good = values > _NEGLIGIBLE * max(values[-1], np.finfo(float).tiny)
+    inverse = np.where(good, 1.0 / np.where(good, values, 1.0), 0.0)
+    return (vectors * inverse) @ vectors.conj().T
+
+
+def gram(
+    M: Any,  # (n, r)
+    weight: Any = None,  # (n,)
+) -> Any:
+    """Return Mᵀ W M̄, (r, r)."""
+    weighted = M if weight is None else M * weight[:, None]
+    return weighted.T @ M.conj()
+
+
+def scaled_directions(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any]:
+    """Return C R̄ (Rᵀ R̄)⁻¹ and Cᵀ W L̄ (Lᵀ W L̄)⁻¹, the paper's scaled gradient directions (lines 8 and 9)."""
+    return result.CA @ pseudo_inverse(gram(R)), result.CtB @ pseudo_inverse(gram(L, weight))
+
+
+def own_gram_directions(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    result: Pass,
+    weight: Any = None,  # (n1,)
+    present: int | None = None,
+) -> tuple[Any, Any]:
+    """Return the directions with each row and column solved by the Gram of its own kept entries.
+
+    ``ΔL_i = (Σ_{kept j} R̄_j R_jᵀ + δ k p R^H R)⁻¹ (C R̄)_i``: a row that lost many entries takes a longer
+    step, where one common step would leave it behind for ever. Only the first `present` components (all if None) are
+    solved so; the others are too weak to be told from noise, and a row of few entries would be fitted to that.
+    """
+    share = kept_share(result)
+    dL, dR = (direction / max(share, _NEGLIGIBLE) for direction in scaled_directions(L, R, result, weight))
+    m = L.shape[1] if present is None else present
+    damping = share * OWN_GRAM_DAMPING
+    rows = result.row_grams[:, :m, :m] + damping * gram(R[:, :m]).conj()
+    columns = result.column_grams[:, :m, :m] + damping * gram(L[:, :m], weight).conj()
+    dL[:, :m], dR[:, :m] = solve_each(rows, result.CA[:, :m]), solve_each(columns, result.CtB[:, :m])
+    return dL, dR
+
+
+def kept_share(result: Pass) -> float:
+    """Return kept entries over all entries, k p: what fraction of the gradient a pass has seen."""
+    n1, n2 = len(result.kept_by_row), len(result.kept_by_column)
+    return result.n_kept / (n1 * n2)
+
+
+def without_double_counting(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any]:
+    """Return the tangent step: half of what lies in both the column and the row space is taken off each side.
+
+    ``ΔL ← ΔL - ½ L (L^H W L)⁻¹ L^H W ΔL``, same for R. A full step is then stable.
+    """
+    return dL - 0.5 * _project(L, dL, weight), dR - 0.5 * _project(R, dR, None)
+
+
+@dataclass(frozen=True)
+class Retracted:
+    """The best matrix of the same rank after a step."""
+
+    U: Any  # (n1, r) left singular vectors
+    values: Any  # (r,) singular values
+    V: Any  # (n2, r) right singular vectors
+    # The same in the coordinates of the bases of L, ΔL, R and ΔR, and X before the step.
+    core_U: Any  # (2r, r)
+    core_Vt: Any  # (r, 2r)
+    before: Any  # (2r, 2r)
+    next_value: float  # σ_{r+1}, what the return to rank r has left out
+
+    def factors(self) -> tuple[Any, Any]:
+        """Return L = U Σ^½ and R = V Σ^½."""
+        root = np.sqrt(self.values)
+        return self.U * root, self.V * root
+
+    def vectors(self) -> tuple[Any, Any]:
+        """Return U and V."""
+        return self.U, self.V
+
+    def moved(
+        self,
+        absent: Any,  # (r,) bool
+    ) -> float:
+        """Return how far X moves in this step if some components are left out of it."""
+        values = np.where(absent, 0.0, self.values)
+        return float(np.linalg.norm((self.core_U * values) @ self.core_Vt - self.before))
+
+
+def retract(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+    weight: Any = None,  # (n1,)
+) -> Retracted:
+    """Return the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``.
+
+    ``(L + ΔL)(R + ΔR)ᵀ`` has one term more, ΔL ΔRᵀ, which is huge along components that are hardly there. What is new
+    in ΔL is split off before it is orthonormalised, so that steps of 1e-9 keep their digits.
+
+    With weights, U is orthonormal and the approximation best in the weighted rows (U of weight 0 follows from V).
+    """
+    if not isinstance(dL, np.ndarray):
+        from lrpca.matrices.device import step as device_step
+
+        found = device_step.retract(L, R, dL, dR, weight)
+        if found is not None:
+            return found
+    root = None if weight is None else np.sqrt(weight)[:, None]
+    left, d_left = (L, dL) if root is None else (root * L, root * dL)
+    r = L.shape[1]
+    U, Q_U, old_L, along_L, new_L = _split(left, d_left)
+    V, Q_V, old_R, along_R, new_R = _split(R, dR)
+    P, values, Zh, before = retracted_core(old_L, along_L, new_L, old_R, along_R, new_R)
+    V_new = np.concatenate([V, Q_V], axis=1) @ Zh[:r].T
+    if root is None:
+        U_new = np.concatenate([U, Q_U], axis=1) @ P[:, :r]
+    else:
+        inverse = np.divide(1.0, values[:r], out=np.zeros(r), where=values[:r] > _ABSENT * values[0])
+        U_new = ((L + dL) @ (R.T @ V_new.conj()) + L @ (dR.T @ V_new.conj())) * inverse
+    return Retracted(U_new, values[:r], V_new, P[:, :r], Zh[:r], before, float(values[r]))
+
+
+def retracted_core(
+    old_L: Any, along_L: Any, new_L: Any, old_R: Any, along_R: Any, new_R: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Return the SVD of X after a step, and X before it, in the coordinates of `_split` (all of them (r, r))."""
+    r = len(old_L)
+    before = np.zeros((2 * r, 2 * r), np.result_type(old_L, old_R))
+    before[:r, :r] = old_L @ old_R.T
+    after = before.copy()
+    after[:r, :r] += along_L @ old_R.T + old_L @ along_R.T
+    after[:r, r:], after[r:, :r] = old_L @ new_R.T, new_L @ old_R.T
+    return *svd(after), before
+
+
+def _split(
+    M: Any,  # (n, r)
+    dM: Any,  # (n, r)
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return orthonormal bases Q of M and P of what is new in ΔM, and M = Q a, ΔM = Q b + P c as (Q, P, a, b, c)."""
+    Q = _normalised(M)
+    along = Q.conj().T @ dM
+    rest = dM - Q @ along
+    again = Q.conj().T @ rest
+    rest = rest - Q @ again
+    P = orthonormal(rest)
+    return Q, P, Q.conj().T @ M, along + again, P.conj().T @ rest
+
+
+def all_finite(
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+) -> bool:
+    """Tell whether all entries of both are finite."""
+    if not isinstance(dL, np.ndarray):
+        # Squares of entries that lead anywhere stay far within the range of numbers.
+        return (dL.surely_finite and dR.surely_finite) or math.isfinite(dL.energy_with(dR))
+    return bool(np.isfinite(dL).all() and np.isfinite(dR).all())
+
+
+def change_of_product(
+    L: Any,  # (n1, r) before
+    R: Any,  # (n2, r) before
+    dL: Any,  # (n1, r)
+    dR: Any,  # (n2, r)
+) -> float:
+    """Return ‖(L + ΔL)(R + ΔR)ᵀ - L Rᵀ‖ from Grams of the changes; a difference of norms would drown in rounding."""
+    left = np.concatenate([dL, L + dL], axis=1)
+    right = np.concatenate([R, dR], axis=1)
+    return product_norm(left, right)
+
+
+def product_norm(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+) -> float:
+    """Return ‖L Rᵀ‖ without forming it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(L, np.ndarray):
+            square = float(np.sum(gram(L) * gram(R)).real)
+        else:
+            square = L.product_energy(R)
+    return math.sqrt(max(0.0, square)) if square == square else math.inf
+
+
+def longest_rows(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+) -> float:
+    """Return max_i |L_i| max_j |R_j|, which no entry of L Rᵀ exceeds."""
+    if not isinstance(L, np.ndarray):
+        return float(L.longest_rows_with(R))
+    return float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
+
+
+def orthonormal(
+    M: Any,  # (n, k)
+    *,
+    rough: bool = False,
+) -> Any:
+    """Return an orthonormal basis of the columns of M, (n, k), with zero columns for directions that are not there.
+
+    Twice "rotate to the eigenvectors of the Gram matrix and normalise": matrix products only. A Householder QR of a
+    tall thin matrix takes longer than a pass where BLAS threads have to wait for a core. On a device a basis may be
+    `rough`, good to eight digits, where that is enough; of arrays it never is.
+    """
+    if not isinstance(M, np.ndarray):
+        from lrpca.matrices.device import bases as device_bases
+
+        found = device_bases.orthonormal(M, rough=rough)
+        if found is not None:
+            return found
+    for _ in range(2):
+        M = M @ eigh(M.conj().T @ M)[1]
+        size = np.linalg.norm(M, axis=0)
+        M = M * np.where(size > _ABSENT * size.max(initial=0.0), 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    return M
+
+
+def _normalised(
+    M: Any,  # (n, r)
+) -> Any:
+    """Return an orthonormal basis of the columns of M, which is quick where they are orthogonal already."""
+    products = M.conj().T @ M
+    size = np.sqrt(np.diag(products).real)
+    limit = _ORTHOGONAL * np.outer(size, size) + np.diag(size**2)
+    if size.min() > 0 and (np.abs(products) <= limit * (1 + _ORTHOGONAL)).all():
+        return M / size
+    return orthonormal(M)
+
+
+def thin_svd(
+    M: Any,  # (n, k)
+) -> tuple[Any, Any, Any]:
+    """Return U (n, k), the singular values (k,) and V^H (k, k) of a tall thin matrix."""
+    if not isinstance(M, np.ndarray):
+        from lrpca.matrices.device import bases as device_bases
+
+        found = device_bases.thin_svd(M)
+        if found is not None:
+            return found
+    Q = orthonormal(M)
+    U, values, Vh = svd(Q.conj().T @ M)
+    return Q @ U, values, Vh
+
+
+def normal_form(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+) -> tuple[Any, Any, Any]:
+    """Return L = U Σ^½, R = V Σ^½ with the same product, and the singular values.
+
+    Largest first; the entry of largest modulus in each column of R is positive.
+    """
+    if not isinstance(L, np.ndarray) and not isinstance(R, np.ndarray):
+        from lrpca.matrices.device import bases as device_bases
+
+        found = device_bases.normal_form(L, R)
+        if found is not None:
+            return found
+    Q_L, Q_R = orthonormal(L), orthonormal(R)
+    U, values, Vt = svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
+    left, right = Q_L @ U, Q_R @ Vt.T
+    peak = right[np.abs(right).argmax(axis=0), np.arange(right.shape[1])]
+    phase = np.where(peak == 0, 1.0, peak / np.where(peak == 0, 1.0, np.abs(peak)))
+    root = np.sqrt(values)
+    return left * (phase * root), right * (phase.conj() * root), values
+
+
+def _project(
+    M: Any,  # (n, r)
+    dM: Any,  # (n, r)
+    weight: Any,  # (n,)
+) -> Any:
+    weighted = dM if weight is None else dM * weight[:, None]
+    return M @ (pseudo_inverse(gram(M, weight).conj()) @ (M.conj().T @ weighted))
+
+
+def solve_each(
+    grams: Any,  # (n, r, r)
+    sides: Any,  # (n, r)
+) -> Any:
+    """Return the solutions of n small systems, scaled so that weak components count, with a ridge that is rounding."""
+    diagonal = np.einsum("nkk->k", grams).real
+    scale = 1.0 / np.sqrt(np.maximum(diagonal / max(1, len(grams)), np.finfo(float).tiny))
+    grams = grams * (scale[:, None] * scale)
+    trace = np.einsum("nkk->n", grams).real
+    grams = grams + (1e-12 * trace + np.finfo(float).tiny)[:, None, None] * np.eye(grams.shape[1])
+    return np.linalg.solve(grams, (sides * scale)[:, :, None])[:, :, 0] * scale

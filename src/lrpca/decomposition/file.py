@@ -1,0 +1,184 @@
+"""Decompositions in files: everything but Y, in one .npz file or as `lrpca.files.reading.write_result` lays it out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrpca.decomposition.result import REASONS, Decomposition, Diagnosis, Record
+from lrpca.files.atomic import found_with, replacing, with_ending
+from lrpca.files.formats import read_archive
+from lrpca.solvers.rank.choice import load_choice
+
+if TYPE_CHECKING:
+    from lrpca.matrices.dense import DenseMatrix
+
+_FORMAT, _VERSION = "lrpca-decomposition", 1
+DIAGNOSIS_ARRAYS = (
+    "kept_by_row",
+    "kept_by_column",
+    "rows_without_influence",
+    "columns_without_influence",
+)
+
+
+# What a folder of results holds beside L.npy and R.npy.
+SMALL_FILE = "diagnosis.npz"
+# The entries of Y in a fingerprint: all of them, or so many squares of so many rows and columns.
+_WHOLE, _SQUARES, _SIDE = 1 << 12, 8, 16
+
+
+class _VersionError(Exception):
+    """A file of a version this library does not know."""
+
+
+def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
+    """Write everything but Y to an .npz file."""
+    host, parts = decomposition.without_data().to_numpy(), small_parts(decomposition)
+    with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
+        np.savez(file, L=host.L, R=host.R, **parts)
+
+
+def fingerprint_of(matrix: DenseMatrix | None) -> str | None:
+    """Return a hash of some entries of Y, the same whatever holds them; None without Y, or where it cannot be read.
+
+    The entries are in single precision, so that its rounding does not show, and where they are is decided by the shape
+    alone. A matrix that is read in blocks has few of them read.
+    """
+    if matrix is None:
+        return None
+    rows, columns = _looked_at(*matrix.shape)
+    try:
+        values, observed = matrix.entries(rows, columns)
+    except Exception:  # a store that is gone, a cluster that is closed: whoever needs Y will say so
+        return None
+    with np.errstate(over="ignore"):
+        # By way of double precision, as integers come that were stored as such. Zero has one sign.
+        numbers = np.asarray(values).astype(np.complex128).astype("<c8") + np.complex64(0)
+    numbers[~observed] = np.nan
+    return hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def _looked_at(n1: int, n2: int) -> tuple[Any, Any]:
+    """Return the rows and the columns of the entries in a fingerprint."""
+    if n1 * n2 <= _WHOLE:
+        rows, columns = np.divmod(np.arange(n1 * n2), n2)
+        return rows, columns
+    high, wide, steps = min(n1, _SIDE), min(n2, _SIDE), np.arange(_SQUARES)
+    top = steps * (n1 - high) // (_SQUARES - 1)
+    # In another order, so that the squares lie all over the matrix, not along its diagonal.
+    left = 3 * steps % _SQUARES * (n2 - wide) // (_SQUARES - 1)
+    i, j = np.divmod(np.arange(high * wide), wide)
+    return (top[:, None] + i).ravel(), (left[:, None] + j).ravel()
+
+
+def small_parts(decomposition: Decomposition) -> dict[str, Any]:
+    """Return everything but Y, L and R as arrays; ``facts`` is a text."""
+    d = decomposition
+    facts = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "reason": d.reason,
+        "noise_level": d.noise_level,
+        "outlier_fraction": d.outlier_fraction,
+        "n_reads": d.n_reads,
+        "method": d.method,
+        "settings": d.settings,
+        "estimated": list(d.estimated),
+        "history": [asdict(record) for record in d.history],
+        "components": d.diagnosis.components,
+        "messages": d.diagnosis.messages,
+        "rank_choice": None if d.rank_choice is None else asdict(d.rank_choice),
+        "fingerprint": d.fingerprint or fingerprint_of(d.data() if d.has_data else None),
+    }
+    arrays = {name: getattr(d.diagnosis, name) for name in DIAGNOSIS_ARRAYS}
+    return {"facts": np.array(json.dumps(facts)), "outlier_threshold": np.asarray(d.outlier_threshold), **arrays}
+
+
+def read_decomposition(path: str | Path, kind: type[Decomposition] = Decomposition) -> Decomposition:
+    """Return a saved decomposition, without Y; raise ValueError for a file that holds none."""
+    path = found_with(path, ".npz")
+    read = _reader_of(path)
+    if read is None:
+        raise FileNotFoundError(
+            f"path={str(path)!r} is neither a file nor a folder of results; pass what Decomposition.save or "
+            "lrpca decompose wrote"
+        )
+    try:
+        return _assembled(read(path), kind)
+    except _VersionError as error:
+        raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
+    except ImportError:
+        raise
+    except Exception as error:  # what is missing or of another form shows in many ways
+        raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
+
+
+def _reader_of(path: Path) -> Callable[[Path], dict[str, Any]] | None:
+    """Return what reads the arrays at a path; None where nothing is that could hold them."""
+    if path.is_file():
+        return read_archive
+    if (path / SMALL_FILE).is_file():
+        return _read_folder
+    return _read_store if (path / "zarr.json").is_file() else None
+
+
+def _read_folder(path: Path) -> dict[str, Any]:
+    arrays = read_archive(path / SMALL_FILE)
+    for name in ("L", "R"):
+        with open(path / f"{name}.npy", "rb") as file:
+            arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+def _read_store(path: Path) -> dict[str, Any]:
+    from lrpca.decomposition.zarr import read_store
+
+    return read_store(path)
+
+
+def _assembled(arrays: dict[str, Any], kind: type[Decomposition]) -> Decomposition:
+    facts = json.loads(str(arrays["facts"]))
+    if facts.get("format") != _FORMAT:
+        raise ValueError(f"format {facts.get('format')!r}")
+    if facts.get("version") != _VERSION:
+        raise _VersionError(facts.get("version"))
+    result = kind(
+        arrays["L"],
+        arrays["R"],
+        history=[Record(**record) for record in facts["history"]],
+        reason=facts["reason"],
+        noise_level=facts["noise_level"],
+        outlier_threshold=arrays["outlier_threshold"][()],
+        outlier_fraction=facts["outlier_fraction"],
+        n_reads=facts["n_reads"],
+        diagnosis=Diagnosis(
+            **{name: arrays[name] for name in DIAGNOSIS_ARRAYS},
+            components=facts["components"],
+            messages=facts["messages"],
+        ),
+        method=facts["method"],
+        settings=facts.get("settings", {}),
+        estimated=tuple(facts.get("estimated", ())),
+        rank_choice=load_choice(facts.get("rank_choice")),
+        fingerprint=facts.get("fingerprint"),
+    )
+    _check(result)
+    return result
+
+
+def _check(d: Decomposition) -> None:
+    """Raise ValueError where the parts do not belong together."""
+    shapes = (d.L.shape, d.R.shape)
+    if d.L.ndim != 2 or d.R.ndim != 2 or d.L.shape[1] != d.R.shape[1]:
+        raise ValueError(f"factors of shapes {shapes}")
+    if (len(d.diagnosis.kept_by_row), len(d.diagnosis.kept_by_column)) != (len(d.L), len(d.R)):
+        raise ValueError(f"a diagnosis that does not fit factors of shapes {shapes}")
+    if d.reason not in REASONS:
+        raise ValueError(f"reason {d.reason!r}")

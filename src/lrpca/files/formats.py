@@ -1,0 +1,206 @@
+"""Readers of one file format each, from a path to an array of any shape and dtype."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lrpca.files.text import RefusedError, read_table
+
+Array: TypeAlias = NDArray[Any]
+Reader: TypeAlias = Callable[[Path, str | None], Array]
+
+NUMERIC_KINDS = "biufc"
+
+
+def ending(file: Path) -> str:
+    """Return the ending that decides the format.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        A file name.
+
+    Returns
+    -------
+    str
+        The ending in lower case, with the one before it if the file is compressed.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from lrpca.files.formats import ending
+    >>> ending(Path("run.1.NPY")), ending(Path("table.csv.gz"))
+    ('.npy', '.csv.gz')
+    """
+    endings = [suffix.lower() for suffix in file.suffixes[-2:]]
+    return "".join(endings) if endings and endings[-1] == ".gz" else "".join(endings[-1:])
+
+
+def _refuse_key(file: Path, key: str | None) -> None:
+    """Raise if a key was given for a format whose files hold one unnamed matrix."""
+    if key is not None:
+        raise RefusedError(f"key={key!r} has no meaning for a {ending(file)} file; leave it out")
+
+
+def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str | None) -> str:
+    """Return the name of the matrix to read; ``arrays`` gives (shape, is it numeric) by name."""
+    listing = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, (shape, _) in arrays.items()) or "nothing"
+    if key is not None:
+        if key not in arrays:
+            raise RefusedError(f"key={key!r} is not in {str(file)!r}; it holds {listing}")
+        if not arrays[key][1]:
+            raise RefusedError(f"key={key!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
+        return key
+    matrices = [name for name, (shape, numeric) in arrays.items() if numeric and len(shape) == 2]
+    # In MATLAB numbers and vectors are 1 x n: beside a matrix they are not what is meant.
+    matrices = [name for name in matrices if min(arrays[name][0]) > 1] or matrices
+    if not matrices:
+        raise RefusedError(f"path={str(file)!r} holds no 2-D array of numbers ({listing}); reshape or store one")
+    if len(matrices) > 1:
+        raise RefusedError(
+            f"path={str(file)!r} holds several matrices ({listing}); choose one with --key, or key= of read_matrix"
+        )
+    return matrices[0]
+
+
+def read_archive(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays of an .npz file; raise ValueError in a few words where it cannot be read."""
+    try:
+        # Opened here: numpy would leave a damaged file open.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
+            return dict(content)
+    except Exception as error:  # zipfile and numpy each fail in their own way on a damaged file
+        # Not in numpy's words, which advise to load what it takes for a pickle.
+        raise ValueError("it is no .npz file, or a damaged one") from error
+
+
+def _read_npy(file: Path, key: str | None) -> Array:
+    _refuse_key(file, key)
+    return map_npy(file)
+
+
+def map_npy(file: Path | str) -> Array:
+    """Map a file of NumPy's own format into memory; one of Python objects is refused, so nothing is unpickled."""
+    try:
+        return np.lib.format.open_memmap(file, mode="r")
+    except OSError as error:
+        if error.errno == errno.ENOMEM:  # no fault of the file
+            raise MemoryError(f"no room to map {str(file)!r}") from error
+        raise
+
+
+def _read_npz(file: Path, key: str | None) -> Array:
+    headers = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            if member.endswith(".npy"):
+                with archive.open(member) as stream:
+                    headers[member.removesuffix(".npy")] = _npy_header(stream)
+    name = choose(file, headers, key)
+    with np.load(file, allow_pickle=False) as arrays:
+        return np.asarray(arrays[name])
+
+
+def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of a .npy stream and whether it holds numbers, without reading the data."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:  # version 3 exists for field names outside Latin-1, hence for tables
+        return (), False
+    return shape, dtype.kind in NUMERIC_KINDS
+
+
+def _read_mat(file: Path, key: str | None) -> Array:
+    with open(file, "rb") as stream:
+        start = stream.read(520)
+    if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):
+        return _read_mat_hdf5(file, key)
+    from scipy.io import loadmat, whosmat
+
+    numeric = {"double", "single", "logical", "sparse"} | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
+    name = choose(file, {name: (shape, kind in numeric) for name, shape, kind in whosmat(file)}, key)
+    matrix = loadmat(file, variable_names=[name])[name]
+    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
+
+
+def _read_mat_hdf5(file: Path, key: str | None) -> Array:
+    """Read MATLAB 7.3, where the dimensions are stored in reverse and complex numbers as pairs."""
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError(f"path={str(file)!r} is MATLAB 7.3, which needs h5py; pip install lrpca[cli]") from None
+
+    with h5py.File(file, "r") as content:
+        arrays = {name: _hdf5_header(item) for name, item in content.items() if name != "#refs#"}
+        name = choose(file, arrays, key)
+        values = content[name][()].T
+    if values.dtype.names is None:
+        return np.asarray(values)
+    pair = np.empty(values.shape, np.result_type(values["real"].dtype, np.complex64), order="F")
+    pair.real, pair.imag = values["real"], values["imag"]
+    return pair
+
+
+def _hdf5_header(item: Any) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of an HDF5 item as MATLAB shows it, and whether it is a full array of numbers."""
+    if not hasattr(item, "dtype"):  # a group: a struct, or a sparse matrix
+        return (), False
+    numeric = item.dtype.kind in NUMERIC_KINDS or item.dtype.names == ("real", "imag")
+    is_text = item.attrs.get("MATLAB_class") == b"char"
+    return item.shape[::-1], numeric and not is_text and "MATLAB_empty" not in item.attrs
+
+
+def _read_parquet(file: Path, key: str | None) -> Array:
+    _refuse_key(file, key)
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError(f"path={str(file)!r} needs pyarrow to be read; pip install lrpca[cli]") from None
+
+    table = pq.ParquetFile(file).read()
+    pandas_index = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in pandas_index:
+            continue
+        if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
+            column = column.cast(pa.float64())
+        values = column.to_numpy()  # integers with nulls become float64 with NaN
+        if values.dtype.kind not in NUMERIC_KINDS:
+            raise RefusedError(f"path={str(file)!r} has column {name!r} of type {column.type}; leave it out")
+        columns.append(values)
+    if not columns:
+        raise RefusedError(f"path={str(file)!r} has no columns; store a table of numbers in it")
+    matrix = np.empty((len(table), len(columns)), np.result_type(*columns), order="F")
+    for position, values in enumerate(columns):
+        matrix[:, position] = values
+    return matrix
+
+
+def read_text(
+    file: Path, key: str | None, header: bool | None = None, tell: Callable[[str], object] | None = None
+) -> Array:
+    """Read a text table; see `lrpca.files.text.read_table`."""
+    _refuse_key(file, key)
+    return read_table(file, ending(file), header=header, tell=tell)
+
+
+READERS: dict[str, Reader] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".mat": _read_mat,
+    ".parquet": _read_parquet,
+    **{kind + gz: read_text for kind in (".csv", ".tsv", ".txt") for gz in ("", ".gz")},
+}

@@ -1,0 +1,1 @@
+"""Triton kernels: the fused pass on a GPU and the small work between two passes."""

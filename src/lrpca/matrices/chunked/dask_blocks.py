@@ -1,0 +1,343 @@
+"""Blocks of a dask array, worked on by whatever scheduler dask uses: its threads, or a cluster.
+
+A pass is one graph: the kernel on every block, where that lies, and a tree that adds up the small results. The factors
+travel with the graph, ``O((n1 + n2) r)`` numbers, and so does everything else a lost block is made from: a worker that
+dies costs a retry.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lrpca.files.stored import NUMERIC_KINDS, Stored
+from lrpca.kernels.threads import thread_count
+from lrpca.matrices.chunked.block_work import Operands, parts_of
+from lrpca.matrices.chunked.cluster import Cluster, active_client
+from lrpca.matrices.chunked.grid import Grid, Place, merged
+from lrpca.matrices.chunked.local_blocks import Work
+from lrpca.matrices.chunked.pass_sums import PassSums, total
+from lrpca.matrices.chunked.progress import Meter
+
+# Sums that one task adds up.
+_FAN_IN = 8
+# More blocks than this are put together until each has so many bytes.
+_MANY, _LEAST_BYTES = 32, 1 << 22
+# Blocks that are asked for at a time where results are taken one by one, by thread.
+_AHEAD = 2
+
+
+class DaskBlocks:
+    """A dask array; its chunks are the blocks.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+    mask : array-like of bool, optional
+        True where observed; the shape of Y, (n1, 1) or (1, n2); any array.
+    meter : Meter
+        Is told of every block that is done.
+    """
+
+    def __init__(self, array: Any, mask: Any, meter: Meter) -> None:
+        check_array(array)
+        self.name = f"dask array {array.name}"
+        self.meter = meter
+        self._given = array
+        self.array = _coarsened(array)
+        self.mask = mask_as_dask(mask, self.array)
+        self.shape, self.dtype = self.array.shape, self.array.dtype
+        self.grid = Grid.of_chunks(*self.array.chunks)
+        self.fine_grid = self.grid
+        client = active_client()
+        self._cluster = None if client is None else Cluster(client)
+        if self._cluster is not None:
+            self.array, self.mask = self._cluster.keep(self.array, self.mask)
+        # A block that has all cores to itself uses them.
+        alone = self._cluster is None and len(self.grid) < thread_count()
+        self.inner_threads = thread_count() if alone else 1
+
+    def total(self, work: Work, rows: Operands, columns: Operands) -> PassSums:
+        """Return the sums of a `BlockPass` over all blocks."""
+        import dask
+
+        blocks = self._tasks(work, rows, columns)
+        add = dask.delayed(total, pure=False)
+        layer = blocks
+        while len(layer) > 1:
+            layer = [add(layer[first : first + _FAN_IN]) for first in range(0, len(layer), _FAN_IN)]
+        sums: PassSums = self._compute(blocks, layer[0], list(self.grid))
+        return sums
+
+    def each(
+        self,
+        work: Work,
+        *,
+        places: Sequence[Place] | None = None,
+        rows: Operands = (),
+        columns: Operands = (),
+        own: Iterable[tuple[Operands, Operands]] | None = None,
+    ) -> Iterator[tuple[Place, Any]]:
+        """Yield (place, result of `work`) of some blocks, in their order; see `LocalBlocks.each`."""
+        import dask
+
+        chosen = list(self.grid) if places is None else list(places)
+        operands = [parts_of(place, rows, columns) for place in chosen] if own is None else list(own)
+        data, masks = self._delayed(self.array), self._delayed(self.mask)
+        self.meter.begin(len(chosen))
+        batch = _AHEAD * (thread_count() if self._cluster is None else self._cluster.threads)
+        apply = dask.delayed(_apply, pure=False, traverse=False)
+        for first in range(0, len(chosen), batch):
+            here = chosen[first : first + batch]
+            tasks = [
+                apply(work, data[place.i, place.j], None if masks is None else masks[place.i, place.j], place, *those)
+                for place, those in zip(here, operands[first : first + batch], strict=True)
+            ]
+            together = dask.delayed(list, pure=False)(tasks)
+            yield from zip(here, self._compute(tasks, together, here, begin=False), strict=True)
+
+    def read(self, rows: slice, columns: slice) -> tuple[Any, Any]:
+        """Return a rectangle of Y and of the mask (None without one)."""
+        import dask
+
+        mask = None if self.mask is None else self.mask[rows, columns]
+        try:
+            block, mask = dask.compute(self.array[rows, columns], mask, **self._by())
+        except Exception as error:
+            raise self._failure(error, list(self.grid)) from error
+        return np.asarray(block), mask
+
+    def grid_for(self, itemsize: int) -> Grid:
+        """Return the blocks: there are no smaller ones, however many bytes work takes for every entry."""
+        return self.grid
+
+    def spot(self, place: Place, rows: Any, columns: Any) -> Place:
+        """Return the part of a block that has to be made for some of its rows and columns: all of it."""
+        return place
+
+    def close(self) -> None:
+        """Let go of what the cluster keeps for this matrix."""
+        if self._cluster is not None:
+            self.array, self.mask = self._cluster.let_go()
+
+    def as_dask(self) -> tuple[Any, Any]:
+        """Return Y as it was given, and the mask (None without one) cut like it."""
+        return self._given, None if self.mask is None else self.mask.rechunk(self._given.chunks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the cluster behind: what is unpickled elsewhere is computed there."""
+        array, mask = (self.array, self.mask) if self._cluster is None else self._cluster.as_given
+        return self.__dict__ | {"_cluster": None, "array": array, "mask": mask}
+
+    def _tasks(self, work: Work, rows: Operands, columns: Operands) -> list[Any]:
+        """Return one task for every block, in the order of the grid."""
+        import dask.array as da
+
+        heights, widths = self.grid.chunks
+        arguments: list[Any] = [self.array, "ij", _numbers(self.grid.rows), "i", _numbers(self.grid.columns), "j"]
+        for part in rows:
+            arguments += [_in_graph(part, (heights, (part.shape[1],))), "i" + _own_index(arguments)]
+        for part in columns:
+            arguments += [_in_graph(part, (widths, (part.shape[1],))), "j" + _own_index(arguments)]
+        if self.mask is not None:
+            arguments += [self.mask, "ij"]
+        blocks = da.blockwise(
+            _BlockTask(work, self.grid, len(rows), len(columns), self.mask is not None),
+            "ij",
+            *arguments,
+            dtype=object,
+            meta=np.empty((0, 0), object),
+            align_arrays=False,
+            concatenate=True,
+            token=f"lrpca-{type(work).__name__.lower()}-{uuid.uuid4().hex}",
+        )
+        return list(blocks.to_delayed().ravel())
+
+    def _compute(self, blocks: list[Any], root: Any, places: list[Place], *, begin: bool = True) -> Any:
+        if begin:
+            self.meter.begin(len(places))
+        sizes = [math.prod(place.shape) * self.dtype.itemsize for place in places]
+        try:
+            if self._cluster is not None:
+                return self._cluster.compute(blocks, root, sizes, self.meter)
+            with _Watch([block.key for block in blocks], sizes, self.meter):
+                return root.compute(**self._by())
+        except Exception as error:
+            raise self._failure(error, places) from error
+
+    def _failure(self, error: Exception, places: list[Place]) -> Exception:
+        """Return the error to raise. The workers may forget Y: whoever holds the error would make them keep it."""
+        try:
+            return self._named(error, places)
+        finally:
+            self.close()
+
+    def _named(self, error: Exception, places: list[Place]) -> Exception:
+        """Return an error that says which block could not be read, if one can be found; else the error itself."""
+        # Ours say it by themselves; a cluster that is gone, or memory that is full, is no fault of a block.
+        if isinstance(error, MemoryError | ConnectionError) or str(error).startswith("Y["):
+            return error
+        if self._cluster is not None:
+            self._cluster.check(error)
+        data = self._delayed(self.array)
+        for place in places:
+            try:
+                data[place.i, place.j].compute(**self._by())
+            except Exception as again:
+                return OSError(
+                    f"{place} could not be computed from {self.name} ({type(again).__name__}: {again}); mend or "
+                    "restore that part"
+                )
+        return error
+
+    def _by(self) -> dict[str, Any]:
+        """Return the scheduler to ask for: the client that keeps Y, or else threads, unless dask was told another."""
+        import dask
+
+        if self._cluster is not None:
+            return {"scheduler": self._cluster.client}
+        # Said aloud: dask would turn to a client that never found its scheduler, and wait.
+        by_client = (None, "dask.distributed", "distributed")
+        return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
+
+    def _delayed(self, array: Any) -> Any:
+        return None if array is None else array.to_delayed()
+
+
+class _BlockTask:
+    """What dask calls with the chunks of all operands; gives them to `work` by name."""
+
+    def __init__(self, work: Work, grid: Grid, rows: int, columns: int, masked: bool) -> None:
+        self.work, self.grid, self.rows, self.columns, self.masked = work, grid, rows, columns, masked
+        self.__name__ = type(work).__name__
+
+    def __call__(self, block: Any, i: Any, j: Any, *operands: Any) -> Any:
+        a, b = int(i[0]), int(j[0])
+        place = Place(a, b, self.grid.rows[a], self.grid.columns[b])
+        observed = operands[-1] if self.masked else None
+        both = self.rows + self.columns
+        return _apply(self.work, block, observed, place, operands[: self.rows], operands[self.rows : both])
+
+
+def _apply(work: Work, block: Any, observed: Any, place: Place, rows: Operands, columns: Operands) -> Any:
+    block = np.asarray(block)
+    # A kernel would read beyond the end of a block that is smaller than dask was told.
+    if block.shape != place.shape or block.dtype.kind not in NUMERIC_KINDS:
+        raise ValueError(
+            f"{place} came as {block.dtype} of shape {block.shape}; make the blocks of the dask array NumPy arrays as "
+            "its dtype and chunks say"
+        )
+    return work(block, observed, place, tuple(rows), tuple(columns))
+
+
+class _Watch:
+    """Tells the meter of blocks that dask's own schedulers have finished."""
+
+    def __init__(self, keys: list[Any], sizes: list[int], meter: Meter) -> None:
+        from dask.callbacks import Callback
+
+        waiting = dict(zip(keys, sizes, strict=True))
+
+        def after(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+            size = waiting.pop(key, None)
+            if size is not None:
+                meter.advance(size)
+
+        self._callback: Any = Callback(posttask=after)
+
+    def __enter__(self) -> None:
+        self._callback.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._callback.__exit__(*error)
+
+
+def check_array(array: Any) -> None:
+    """Raise where a dask array cannot be cut into blocks."""
+    if array.ndim != 2:
+        raise ValueError(f"Y.ndim={array.ndim} is not 2; reshape to (samples, features)")
+    if array.dtype.kind not in NUMERIC_KINDS:
+        raise ValueError(f"Y.dtype={array.dtype} is not numeric; convert it first, e.g. Y.astype(float)")
+    if any(math.isnan(size) for sizes in array.chunks for size in sizes):
+        raise ValueError(
+            f"Y.chunks={array.chunks} has unknown sizes (nan); call Y.compute_chunk_sizes() first, or "
+            "frame.to_dask_array(lengths=True) where Y comes from a dask DataFrame"
+        )
+    if 0 in array.shape:
+        raise ValueError(f"Y.shape={array.shape} has no entries; pass at least one row and one column")
+
+
+def unmasked(array: Any, mask: Any) -> tuple[Any, Any]:
+    """Return a dask array of masked arrays as its numbers and the mask of observed ones; others as they are."""
+    import dask.array as da
+
+    if not isinstance(array._meta, np.ma.MaskedArray):
+        return array, mask
+    observed = ~da.ma.getmaskarray(array)
+    if mask is not None:
+        observed &= mask_as_dask(mask, array)
+    return da.ma.getdata(array), observed
+
+
+def stored_as_dask(stored: Stored, grid: Grid) -> Any:
+    """Return a matrix on disk as a dask array; workers open it by its path."""
+    try:
+        import dask.array as da
+    except ImportError:
+        raise ImportError(f"Y={stored.name} as a lazy array needs dask; pip install lrpca[dask]") from None
+    return da.from_array(stored, chunks=grid.chunks, name=f"lrpca-stored-{uuid.uuid4().hex}", asarray=True, lock=False)
+
+
+def mask_as_dask(mask: Any, array: Any) -> Any:
+    """Return a mask as a dask array cut like `array`, or None."""
+    import dask.array as da
+
+    if mask is None:
+        return None
+    if not isinstance(mask, da.Array):
+        mask = da.from_array(mask, name=f"lrpca-mask-{uuid.uuid4().hex}", chunks=_mask_chunks(mask.shape, array))
+    if mask.shape == array.shape:
+        return mask.rechunk(array.chunks)
+    return da.broadcast_to(mask, array.shape).rechunk(array.chunks)
+
+
+def _mask_chunks(shape: tuple[int, int], array: Any) -> Any:
+    return tuple(
+        (1,) if n == 1 and m != 1 else sizes for n, m, sizes in zip(shape, array.shape, array.chunks, strict=True)
+    )
+
+
+def _coarsened(array: Any) -> Any:
+    """Return an array whose chunks are worth a task each, put together from smaller ones where needed."""
+    heights, widths = array.chunks
+    if len(heights) * len(widths) <= _MANY or array.nbytes / (len(heights) * len(widths)) >= _LEAST_BYTES:
+        # Empty chunks come from filters; there is nothing to do for them.
+        return array.rechunk((tuple(h for h in heights if h), tuple(w for w in widths if w)))
+    target = _LEAST_BYTES / array.dtype.itemsize
+    side = math.isqrt(int(target))
+    wide = merged([w for w in widths if w], min(array.shape[1], side))
+    high = merged([h for h in heights if h], min(array.shape[0], math.ceil(target / max(wide))))
+    return array.rechunk((high, wide))
+
+
+def _in_graph(part: Any, chunks: Any) -> Any:
+    """Return an operand as a dask array whose pieces are numbers in the graph."""
+    import dask.array as da
+
+    return da.from_array(part, chunks=chunks, name=f"lrpca-operand-{uuid.uuid4().hex}")
+
+
+def _numbers(cuts: Sequence[slice]) -> Any:
+    """Return the numbers of the stripes, a block each."""
+    import dask.array as da
+
+    return da.from_array(np.arange(len(cuts)), chunks=1, name=f"lrpca-number-{uuid.uuid4().hex}")
+
+
+def _own_index(arguments: list[Any]) -> str:
+    """Return a letter for the second axis of an operand, which no other has."""
+    return "abcdefgh"[len(arguments) // 2 - 3]

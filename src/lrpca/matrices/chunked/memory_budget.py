@@ -1,0 +1,79 @@
+"""Y in memory for methods that cannot read it in blocks, if there is room for it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.chunked.progress import bytes_in_words
+from lrpca.matrices.dense import DenseMatrix
+
+_MEMINFO = "/proc/meminfo"
+_CGROUP = "/sys/fs/cgroup"
+
+
+def with_room(matrix: DenseMatrix, method: str, held: float) -> DenseMatrix:
+    """Return a matrix that is read in blocks as one in memory, and any other as it is.
+
+    Parameters
+    ----------
+    matrix : DenseMatrix
+    method : str
+        Who needs it, for the message.
+    held : float
+        Arrays of the size of Y that the method makes beside it.
+
+    Returns
+    -------
+    DenseMatrix
+
+    Raises
+    ------
+    ValueError
+        There is not as much memory as Y and the method need.
+    """
+    if not isinstance(matrix, ChunkedMatrix):
+        return matrix
+    needed = math.prod(matrix.shape) * (matrix.stored.itemsize + held * matrix.arithmetic.itemsize)
+    free = available_bytes()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"method={method!r} needs Y in memory, {bytes_in_words(needed)} of the {bytes_in_words(free)} that are "
+            "free; use 'lrpca' or 'sampled', which read it in blocks"
+        )
+    loaded = matrix.loaded()
+    loaded.reads = matrix.reads
+    return loaded
+
+
+def available_bytes() -> int | None:
+    """Return how much memory can be had without swapping; None where the system does not tell."""
+    known = [size for size in (_free_of_system(), _free_of_container()) if size is not None]
+    return min(known, default=None)
+
+
+def _free_of_container() -> int | None:
+    """Return what is left of the limit of a container, if there is one."""
+    try:
+        limit, used = (Path(_CGROUP, name).read_text().strip() for name in ("memory.max", "memory.current"))
+        # Files that are cached count as used, and make way.
+        statistics = dict(line.split() for line in Path(_CGROUP, "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - int(used) + int(statistics.get("file", 0)))
+    except (OSError, ValueError):  # "max" is no limit
+        return None
+
+
+def _free_of_system() -> int | None:
+    try:
+        with open(_MEMINFO) as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Factors and samples on a torch device."""

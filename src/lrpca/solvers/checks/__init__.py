@@ -1,0 +1,1 @@
+"""Convergence checks: what a run is asked before it may be called converged."""

@@ -1,0 +1,306 @@
+"""Robust regression of rows on fixed components: what `transform` means for corrupted rows.
+
+Each row is on its own: least absolute deviations first (which a minority of gross outliers cannot move), on a sample of
+its entries, then a few redescending steps over all of them at the row's own noise level. Rows that explain too little
+that way are fitted once more, thoroughly. Real rows are compiled; complex ones, and annealed fits, are done by NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lrpca.core.factors import solve_each, thin_svd
+from lrpca.kernels.threads import Threads
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+
+_BLOCK = 1 << 18
+# Entries that are handed out to threads at a time, and that one of them takes.
+_STRETCH = 1 << 21
+_PIECE = 1 << 17
+_LEAST_ROWS = 16
+# Multiply-adds by entry and component, roughly.
+_STEPS = 8.0
+# A quick fit starts from so many entries of a row at least, and so many for each component; a thorough one from more.
+_SAMPLE, _LONG_SAMPLE = (192, 20), (4000, 200)
+# Of a row not much longer all entries are taken.
+_NEARLY_ALL = 1.5
+# The first and the last attempt, see `lrpca.kernels.row_fit.fit`.
+_QUICK, _THOROUGH = (0, 1), (1, 2)
+_INFINITE = "Y contains inf; mark missing entries with NaN"
+# Products of two components of one entry that are held at a time.
+_PAIRS = 1 << 20
+_ABSOLUTE_STEPS = 15
+_REDESCENDING_STEPS = 25
+_HIGH, _FALL = 0.9, 0.25
+# Kept entries of the redescending steps, in units of the row's noise level.
+_KEEP_SIGMAS = 4.0
+_TINY = float(np.finfo(float).tiny)
+# Components this much smaller than the largest are not there (a rank that was too large).
+_ABSENT = 1e-10
+
+
+def robust_coefficients(
+    matrix: DenseMatrix,  # (m, n2)
+    R: Any,  # (n2, r)
+    noise: float,
+    *,
+    annealed: bool = False,
+    by_blocks: bool = False,
+    offset: Any = None,  # (n2,)
+) -> Any:
+    """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
+
+    `offset` is taken off every row first. `noise` is the fitted noise level, 0 where it is not known: a row's own level
+    is never taken below it. The coefficients of a real row depend on that row alone, to the bit.
+
+    An `annealed` fit lets the level start high and fall: for rows where a coefficient that only some entries depend on
+    may be wrong, while all the others are fitted exactly and the row's own level is zero. It needs a majority without
+    gross outliers.
+
+    Annealed and complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all:
+    the solvers ask for it, since a row explained by a component that is none would make them believe in that component.
+    """
+    wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
+    R = R.astype(wide)
+    if offset is not None and np.shape(offset) != (len(R),):
+        raise ValueError(f"offset.shape={np.shape(offset)} is not {(len(R),)}; pass one number for each column")
+    # Orthonormal columns make every Gram well scaled whatever the singular values; absent components get zeros.
+    U, sizes, Vh = thin_svd(R)
+    there = sizes > _ABSENT * sizes.max(initial=0.0)
+    if not there.any():
+        return np.zeros((matrix.shape[0], R.shape[1]), wide)
+    Q, back = U[:, there], Vh[there].conj() / sizes[there, None]
+    back[:, ~R.any(axis=0)] = 0.0
+    if annealed or by_blocks or wide.kind == "c":
+        return _by_blocks(matrix, Q, back, noise, offset, annealed)
+    return _by_rows(matrix, Q, back, noise, offset)
+
+
+def _by_rows(
+    matrix: DenseMatrix,  # (m, n2)
+    Q: Any,  # (n2, r)
+    back: Any,  # (r, k)
+    noise: float,
+    offset: Any,  # (n2,)
+) -> Any:
+    """Return the coefficients of real rows, compiled, by all threads."""
+    from lrpca.kernels.regression import multiply_rows
+
+    n1, n2 = matrix.shape
+    coefficients = np.empty((n1, back.shape[1]))
+    components = _Components(Q, offset, noise, float(np.finfo(arithmetic_dtype(matrix.stored)).eps))
+    back = np.ascontiguousarray(back)
+    threads = Threads()
+    try:
+        for start, block, mask in matrix.blocks(max(_LEAST_ROWS, _STRETCH // n2)):
+
+            def work(rows: slice, start: int = start, block: Any = block, mask: Any = mask) -> None:
+                values = _readable(block[rows], None if mask is None else mask[rows])
+                out = coefficients[start + rows.start : start + rows.stop]
+                multiply_rows(components.fit(values), back, out)
+
+            count = max(_LEAST_ROWS // 2, _PIECE // n2)
+            pieces = [slice(first, min(len(block), first + count)) for first in range(0, len(block), count)]
+            threads.map(work, pieces, work=_STEPS * block.size * Q.shape[1])
+    finally:
+        threads.close()
+    return coefficients
+
+
+class _Components:
+    """Orthonormal components as the compiled code wants them, and the fits of rows by them."""
+
+    def __init__(
+        self,
+        Q: Any,  # (n2, r)
+        offset: Any,  # (n2,) or None
+        noise: float,
+        rounding: float,
+    ) -> None:
+        from lrpca.kernels.regression import TILE
+
+        n2, rank = Q.shape
+        self.offset = np.zeros(0) if offset is None else np.ascontiguousarray(offset, float)
+        self.noise, self.rounding = float(noise), rounding
+        self.sample, self.long_sample = (
+            n2 if n2 < _NEARLY_ALL * size else size
+            for size in (max(least, each * rank) for least, each in (_SAMPLE, _LONG_SAMPLE))
+        )
+        self.order = _sampling_order(Q)
+        # Memory is read in order.
+        for part in (self.order[: self.sample], self.order[self.sample : self.long_sample]):
+            part.sort()
+        # An odd number of cache lines from one component to the next, so that they do not compete for the same places.
+        self.Qt = np.zeros((rank, (n2 + 15) // 16 * 16 + 8))
+        self.Qt[:, :n2] = Q.T
+        parts = (Q[first : first + TILE] for first in range(0, n2, TILE))
+        self.tile_grams = np.stack([part.T @ part for part in parts])
+
+    def fit(
+        self,
+        values: Any,  # (m, n2)
+    ) -> Any:
+        """Return the coefficients (m, r) of some rows: quickly, and those that are doubtful thoroughly."""
+        from lrpca.kernels.regression import KEPT, LEVEL, TRUSTED
+        from lrpca.kernels.row_fit import SAME_LEVEL
+
+        c, facts = self._attempt(values, self.sample, _QUICK)
+        doubtful = np.flatnonzero(facts[:, TRUSTED] == 0)
+        if len(doubtful):
+            again, found = self._attempt(_frozen(values[doubtful]), self.long_sample, _THOROUGH)
+            before = facts[doubtful]
+            level, old_level = found[:, LEVEL], before[:, LEVEL]
+            more = found[:, KEPT] >= before[:, KEPT]
+            better = (level < SAME_LEVEL * old_level) | ((SAME_LEVEL * level <= old_level) & more)
+            better |= found[:, TRUSTED] > 0
+            c[doubtful[better]] = again[better]
+        return c
+
+    def _attempt(self, values: Any, sample: int, attempts: tuple[int, int]) -> tuple[Any, Any]:
+        from lrpca.kernels.regression import FACTS, SEEN_ALL, finish_fits, fit_samples
+
+        c, facts = np.zeros((len(values), len(self.Qt))), np.zeros((len(values), FACTS))
+        fine = fit_samples(
+            values, self.offset, self.Qt, self.order, sample, attempts, self.noise, self.rounding, c, facts
+        )
+        if fine and not facts[:, SEEN_ALL].all():
+            fine = finish_fits(values, self.offset, self.Qt, self.tile_grams, self.order, sample, self.noise, c, facts)
+        if not fine:
+            raise ValueError(_INFINITE)
+        return c, facts
+
+
+def _readable(
+    block: Any,  # (m, n2)
+    mask: Any,  # (m, n2) bool
+) -> Any:
+    """Return rows as the compiled code reads them: C order, float32 or float64, read-only, NaN where missing."""
+    values = np.ascontiguousarray(block, np.float32 if arithmetic_dtype(block.dtype) == np.float32 else np.float64)
+    if mask is not None:
+        values = np.where(mask, values, values.dtype.type(np.nan))
+    return _frozen(values)
+
+
+def _frozen(values: Any) -> Any:
+    # Read-only, so that one compiled form serves all.
+    values = values.view()
+    values.flags.writeable = False
+    return values
+
+
+def _sampling_order(
+    Q: Any,  # (n2, r) orthonormal
+) -> Any:
+    """Return an order of the columns (n2,) of which every beginning is a fair sample.
+
+    Half of the chance is even, half goes by leverage ‖Q_j‖²: components that live on few columns are sampled there.
+    """
+    n2, rank = Q.shape
+    leverage = np.sum(Q * Q, axis=1)
+    chance = 0.5 / n2 + 0.5 * leverage / rank
+    return np.argsort(np.random.default_rng(0).exponential(size=n2) / chance)
+
+
+def _by_blocks(
+    matrix: DenseMatrix,  # (m, n2)
+    Q: Any,  # (n2, r)
+    back: Any,  # (r, k)
+    noise: float,
+    offset: Any,  # (n2,)
+    annealed: bool,
+) -> Any:
+    """Return the coefficients of complex rows, and those of annealed fits, with NumPy."""
+    coefficients = np.zeros((matrix.shape[0], back.shape[1]), Q.dtype)
+    for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
+        values = np.asarray(block, Q.dtype)
+        if offset is not None:
+            values = values - offset
+        observed = values == values
+        if mask is not None:
+            observed &= mask
+        if np.isinf(values[observed]).any():
+            raise ValueError(_INFINITE)
+        values = np.where(observed, values, 0.0)
+        coefficients[start : start + len(values)] = _regress(values, observed, Q, noise, annealed) @ back
+    return coefficients
+
+
+def _regress(
+    values: Any,  # (m, n2), 0 where missing
+    observed: Any,  # (m, n2) bool
+    Q: Any,  # (n2, r)
+    noise: float,
+    annealed: bool,
+) -> Any:
+    size = np.where(observed, np.abs(values), np.nan)
+    # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
+    typical = 5 * row_quantile(size, 0.5)[:, None]
+    weights = np.where(observed, np.minimum(1.0, typical / np.maximum(np.abs(values), typical + _TINY)), 0.0)
+    weights[~weights.any(axis=1)] = observed[~weights.any(axis=1)]
+    # Too few entries to tell outliers from the others: all count.
+    enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
+    # Residuals below rounding are all the same.
+    floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
+    fit = LeastSquares(Q)
+    coefficients = fit.coefficients(values, weights)
+    for step in range(_ABSOLUTE_STEPS):
+        size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+        scale = row_quantile(size, 0.5)
+        # Weights 1 / |d|, bounded; the bound falls as the fit settles.
+        bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
+        weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
+        coefficients = fit.coefficients(values, weights)
+    size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+    ceiling = row_quantile(size, _HIGH) if annealed else np.zeros(len(size))
+    for step in range(_REDESCENDING_STEPS):
+        size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
+        # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(floor, ceiling * _FALL**step))
+        kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
+        weights = np.where(enough, kept, observed).astype(float)
+        coefficients = fit.coefficients(values, weights)
+    return coefficients
+
+
+class LeastSquares:
+    """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
+
+    def __init__(
+        self,
+        Q: Any,  # (n2, r)
+    ) -> None:
+        self._Q, self._conjugate = Q, Q.conj()
+        rank = Q.shape[1]
+        self._tile = max(1, _PAIRS // max(1, rank * rank))
+        self._pairs = self._pairs_of(0) if len(Q) <= self._tile else None
+
+    def coefficients(
+        self,
+        values: Any,  # (m, n2)
+        weights: Any,  # (m, n2)
+    ) -> Any:
+        """Return the weighted least-squares coefficients of every row."""
+        rank = self._Q.shape[1]
+        grams = np.zeros((len(values), rank * rank), self._Q.dtype)
+        for start in range(0, len(self._Q), self._tile):
+            pairs = self._pairs_of(start) if self._pairs is None else self._pairs
+            grams += weights[:, start : start + self._tile] @ pairs
+        return solve_each(grams.reshape(-1, rank, rank), (weights * values) @ self._conjugate)
+
+    def _pairs_of(self, start: int) -> Any:
+        part = self._Q[start : start + self._tile]
+        return (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+
+
+def row_quantile(
+    size: Any,  # (m, n2), NaN where missing
+    share: float,
+) -> Any:
+    """Return a quantile of the observed residuals of each row; 0 for rows without any."""
+    count = np.sum(size == size, axis=1)
+    place = np.minimum((share * count).astype(int), np.maximum(count - 1, 0))
+    # NaN sorts last, so one partition serves rows with the same number of observed entries.
+    ordered = np.partition(size, np.unique(place), axis=1)
+    return np.nan_to_num(ordered[np.arange(len(size)), place])

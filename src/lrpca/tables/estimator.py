@@ -1,0 +1,421 @@
+"""`RobustPCA`: the scikit-learn front."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+except ImportError as error:
+    raise ImportError(f"RobustPCA needs scikit-learn 1.6 or newer ({error}); pip install 'lrpca[sklearn]'") from error
+
+from lrpca.core.units import unit_of
+from lrpca.decompose import check_settings
+from lrpca.decomposition.result import Decomposition
+from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
+from lrpca.kernels.scale import outlier_threshold, rounding_level
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.dense import arithmetic_dtype
+from lrpca.solvers.methods import find_method
+from lrpca.tables.axes import principal_axes
+from lrpca.tables.bands import with_gaps
+from lrpca.tables.callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
+from lrpca.tables.checks import as_number, check_n_components, checked_weight
+from lrpca.tables.fit import RobustFit, Wanted, robust_fit
+from lrpca.tables.input import in_our_words, validated
+from lrpca.tables.model import RowModel
+from lrpca.tables.rows import FittedRows
+from lrpca.tables.streaming import SubspaceTracker
+
+_OFTEN_WANTED = "S is empty"
+
+
+class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
+    """A fit that stopped short: the warning of lrpca, and that of scikit-learn."""
+
+
+class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal component analysis of data with outlying entries and missing values.
+
+    Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
+    `sklearn.decomposition.PCA` would find without S. Rows never seen are projected robustly: `transform` solves for the
+    coefficients of each row with its outlying entries rejected and its missing ones (NaN) left out.
+
+    Parameters
+    ----------
+    n_components : int, float or "auto"
+        How many components to keep: so many; as many as explain this share of the variance (between 0 and 1); or as
+        many as stand out of the noise.
+    center : bool or "median"
+        Where the components start from. True: the mean of the clean rows, found together with them. "median": the
+        median of every column, taken off first (this copies X; where X is read in blocks, or mapped and large, it does
+        not, and the medians are those of some of its rows if it has more than 2²⁴ entries). False: zero.
+    schedule : Schedule, str or Path, optional
+        The numbers that steer the iteration, see `lrpca.decompose`.
+    method : str
+        The solver, see `lrpca.decompose`.
+    tol : float, optional
+        Tolerance of the solver, see `lrpca.decompose`.
+    max_iter : int, optional
+        Most iterations of the solver. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
+        `tol`.
+    random_state : int, RandomState or Generator, optional
+        Seed of what is sampled from large data; 0 unless given. Below 100 000 entries nothing is random.
+    forgetting_factor : float or "auto"
+        For `partial_fit`: the weight that a row keeps with every row that comes after it, at most 1, which forgets
+        nothing. "auto" forgets when newer rows are better explained without the oldest.
+
+    Attributes
+    ----------
+    components_ : ndarray (n_components, n_features)
+        Orthonormal rows, strongest first, the largest entry of each positive.
+    singular_values_ : ndarray (n_components,)
+        Of the centred clean rows.
+    explained_variance_, explained_variance_ratio_ : ndarray (n_components,)
+        Variance of the clean rows along each component, and its share of that of clean rows and noise.
+    mean_ : ndarray (n_features,)
+        Centre.
+    noise_variance_ : float
+        Variance of what is neither explained nor an outlier.
+    outlier_threshold_ : float
+        The residual beyond which an entry is an outlier.
+    n_components_, n_features_in_, n_samples_ : int
+    feature_names_in_ : ndarray of str
+        Where X had names of columns.
+    low_rank_ : ndarray (n_samples, n_features)
+        The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
+        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks. Where X has
+        NaN, and less than 2²² entries, this is a posterior mean; the next two are of the plain fit.
+    sparse_ : ndarray (n_samples, n_features)
+        The outliers, zero elsewhere. There ``low_rank_ + sparse_`` is X, unless X has NaN: then they are of different
+        fits, and X is missed by as much as these differ.
+    outliers_ : ndarray of bool (n_samples, n_features)
+        Where they are.
+    n_iter_, converged_, history_
+        Of the solver, see `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the
+        stream were solved.
+
+    See Also
+    --------
+    lrpca.decompose : The solver itself.
+
+    Notes
+    -----
+    scikit-learn's callbacks are told of every iteration, where the installed version has them
+    (``RobustPCA().set_callbacks(ProgressBar())``).
+
+    Examples
+    --------
+    >>> import lrpca
+    >>> table = lrpca.testing.planted((200, 30), rank=2, outlier_fraction=0.1, outlier_size=10, random_state=0).Y
+    >>> model = lrpca.RobustPCA(n_components=2).fit(table[:150])
+    >>> model.components_.shape, model.transform(table[150:]).shape
+    ((2, 30), (50, 2))
+    >>> bool(abs(model.outlier_mask(table[150:]).mean() - 0.1) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | str = "auto",
+        *,
+        center: bool | str = True,
+        schedule: Any = None,
+        method: str = "lrpca",
+        tol: float | None = None,
+        max_iter: int | None = None,
+        random_state: Any = None,
+        forgetting_factor: float | str = "auto",
+    ) -> None:
+        self.n_components = n_components
+        self.center = center
+        self.schedule = schedule
+        self.method = method
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.forgetting_factor = forgetting_factor
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            NaN is missing. Integers and single precision are read as they are, without a copy. Or a dask or zarr array,
+            HDF5 dataset, path, list of paths: read in blocks, into memory only where there are less than 2²² entries.
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+            A row of weight w counts like w equal rows.
+
+        Returns
+        -------
+        RobustPCA
+            Itself.
+        """
+        with _unchanged_by_failure(self):
+            Y = validated(self, X, reset=True, least_samples=2)
+            self._check_parameters(Y.shape)
+            weight = checked_weight(sample_weight, Y.shape[0])
+            self._stream: SubspaceTracker | None = None
+            most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
+            progress = FitProgress(self, X, most, self._attributes_of)
+            fit = self._fitted(Y, weight, progress)
+        self._take(fit)
+        progress.end()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Fit the model and return the scores of the training rows, as `transform` gives them.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+
+        Returns
+        -------
+        ndarray (n_samples, n_components)
+        """
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
+        """Learn from more rows: any number of them, in memory that does not grow.
+
+        Goes on from `fit` or earlier calls. Until enough rows have come there are fewer components than asked for.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            NaN is missing. What is read in blocks is taken band by band.
+        y : None
+            Not used.
+        sample_weight : array-like (n_samples,), optional
+
+        Returns
+        -------
+        RobustPCA
+            Itself.
+        """
+        first = not hasattr(self, "components_")
+        with _unchanged_by_failure(self):
+            Y = validated(self, X, reset=first)
+            if first:
+                self._check_parameters(None)
+            if self.method not in ("lrpca", "auto"):
+                raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
+            weight = checked_weight(sample_weight, Y.shape[0])
+            if getattr(self, "_stream", None) is None:
+                self._stream = self._new_stream()
+            assert self._stream is not None
+            try:
+                for start, rows in _portions(Y):
+                    self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
+            except ValueError as error:
+                raise ValueError(in_our_words(str(error))) from None
+        self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the coefficients of rows on the components, with outlying entries rejected and NaN left out.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            Also what is read in blocks, see `fit`.
+
+        Returns
+        -------
+        ndarray (n_samples, n_components)
+            Of each row, whatever the others. A dask array of a dask array, computed when that is.
+        """
+        return self._of_rows(X, RowModel.scores, RowModel.lazy_scores)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def _check_parameters(self, shape: tuple[int, int] | None) -> None:
+        check_n_components(self.n_components, shape)
+        if not (isinstance(self.center, bool | np.bool_) or self.center == "median"):
+            raise ValueError(f"center={self.center!r} is unknown; use True, False or 'median'")
+        # Narrow tables and streams do not come by the solver's own checks.
+        check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
+
+    def _fitted(self, Y: Any, weight: Any, progress: FitProgress) -> RobustFit:
+        wanted = Wanted(
+            self.n_components if isinstance(self.n_components, str) else as_number(self.n_components),
+            self.center if isinstance(self.center, str) else bool(self.center),
+            self.schedule,
+            self.method,
+            self.tol,
+            self.max_iter,
+            self.random_state,
+            progress.solver_callback,
+        )
+        try:
+            fit = robust_fit(Y, wanted, weight)
+        except ValueError as error:
+            raise ValueError(in_our_words(str(error))) from None
+        for category, message in fit.complaints:
+            if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
+                continue
+            kind = FitConvergenceWarning if category is ConvergenceWarning else category
+            warnings.warn(in_our_words(message), kind, stacklevel=3 + FRAMES)
+        return fit
+
+    def _take(self, fit: RobustFit) -> None:
+        """Set the attributes of a batch fit."""
+        decomposition = fit.decomposition
+        self._set_axes(fit.axes.mean, fit.axes.components, fit.axes.singular_values, fit.unit, decomposition.L.dtype)
+        self.n_samples_ = decomposition.L.shape[0]
+        self._set_variances(fit.noise_variance, fit.total_weight)
+        self._noise_level, self.outlier_threshold_ = fit.noise_level, fit.outlier_threshold
+        self._total_weight = fit.total_weight
+        self.n_iter_ = max(1, fit.n_iter)
+        self.converged_, self.history_ = fit.converged, decomposition.history
+        self._decomposition: Decomposition | None = decomposition
+        self._filled = fit.filled
+
+    def _set_axes(self, mean: Any, components: Any, singular_values: Any, unit: float, dtype: Any) -> None:
+        self.mean_, self.components_ = mean.astype(dtype), components.astype(dtype)
+        self.n_components_ = len(components)
+        # Squares are taken in units in which they are numbers.
+        self._unit, self._values = unit, (singular_values / unit).astype(dtype)
+        with np.errstate(over="ignore"):
+            self.singular_values_ = self._values * dtype.type(unit)
+
+    def _set_variances(self, noise_variance: float, rows: float) -> None:
+        """Set the variances, given that of the noise in units of `_unit` squared."""
+        unit, self._variances = self._values.dtype.type(self._unit), self._values**2 / max(rows - 1, 1)
+        self._noise_variance = noise_variance
+        rest = (self.components_.shape[1] - self.n_components_) * noise_variance
+        total = float(self._variances.sum()) + rest
+        self.explained_variance_ratio_ = self._variances / (total or 1.0)
+        with np.errstate(over="ignore", under="ignore"):
+            self.explained_variance_ = self._variances * unit * unit
+        self.noise_variance_ = noise_variance * self._unit * self._unit
+        squares = self.explained_variance_[self._variances > 0]
+        if not (np.isfinite(squares).all() and (squares >= np.finfo(squares.dtype).tiny).all()):
+            typical = f"{self._unit:.0e}"
+            warnings.warn(
+                f"explained_variance_ leaves the range of {squares.dtype}, since X has entries of about {typical}; "
+                f"explained_variance_ratio_ is right; for the variances, rescale X, e.g. X / {typical}",
+                DiagnosisWarning,
+                stacklevel=4 + FRAMES,
+            )
+
+    def _new_stream(self) -> SubspaceTracker:
+        common: dict[str, Any] = {
+            "center": self.center,
+            "forgetting_factor": self.forgetting_factor,
+            "schedule": self.schedule,
+            "tol": self.tol,
+            "max_iter": self.max_iter,
+            "random_state": self.random_state,
+        }
+        if not hasattr(self, "components_"):
+            return SubspaceTracker(self.n_features_in_, self.n_components, **common)
+        values = self._values.astype(np.float64) * self._unit
+        return SubspaceTracker.from_model(
+            self.mean_, self.components_, values, self._total_weight, self._noise_level, **common
+        )
+
+    def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
+        """Set the attributes of a streaming fit."""
+        result = arithmetic_dtype(np.dtype(dtype))
+        mean, values, rows = stream.mean, stream.singular_values, max(stream.effective_rows, 1.0)
+        unit = unit_of(max(np.abs(mean).max(), values.max(initial=0.0) / math.sqrt(rows)), result)
+        self._set_axes(mean, stream.components, values, unit, result)
+        seen = stream.n_rows_seen
+        self.n_samples_ = int(seen) if float(seen).is_integer() else seen
+        self._noise_level = stream.noise_level
+        # How far the clean rows are from their centre, by feature.
+        spread = np.sqrt((self._values**2 / rows) @ self.components_**2)
+        rounding = rounding_level(result, float(np.abs(self.mean_).max(initial=0.0) + np.abs(spread).max() * unit))
+        self.outlier_threshold_ = outlier_threshold(self._noise_level, np.dtype(dtype), rounding)
+        self._set_variances((self._noise_level / unit) ** 2, stream.effective_rows)
+        for name in ("_decomposition", "_filled", "n_iter_", "history_"):
+            self.__dict__.pop(name, None)
+        if stream.converged is False and getattr(self, "converged_", True):
+            warnings.warn(
+                "not converged: the first rows of the stream could not be solved, and what follows builds on them; fit "
+                "a larger batch first, or check n_components",
+                FitConvergenceWarning,
+                stacklevel=3,
+            )
+        # Whether the first rows were solved; before there are enough of them, nothing is wrong yet.
+        self.converged_ = stream.converged is not False
+
+    def _attributes_of(self, state: Any) -> dict[str, Any]:
+        """Return what the attributes would be if the solver stopped at a state."""
+        unit = unit_of(float(np.abs(state.L).max()) * float(np.abs(state.R).max()))
+        root = math.sqrt(unit)
+        axes = principal_axes(state.L / root, state.R / root, center=self.center is True)
+        count = self.n_components if isinstance(self.n_components, str) else as_number(self.n_components)
+        if isinstance(count, int):
+            axes = axes.first(count)
+        variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
+        return {
+            "mean_": axes.mean * unit,
+            "components_": axes.components,
+            "singular_values_": axes.singular_values * unit,
+            "n_components_": len(axes.components),
+            "explained_variance_": variances * unit * unit,
+            "_unit": unit,
+            "_variances": variances,
+            "_noise_level": 0.0,
+            "_noise_variance": 0.0,
+            "noise_variance_": 0.0,
+            "outlier_threshold_": math.inf,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        # A pickled model is small: it does not bring the training data along.
+        for name in ("_decomposition", "_filled"):
+            if state.get(name) is not None:
+                state[name] = state[name].without_data()
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+@contextmanager
+def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
+    """Put back what a fit sets before it is sure to succeed, if it does not."""
+    names = ("n_features_in_", "feature_names_in_", "_stream")
+    before = {name: value for name, value in estimator.__dict__.items() if name in names}
+    try:
+        yield
+    except BaseException:
+        for name in names:
+            estimator.__dict__.pop(name, None)
+        estimator.__dict__.update(before)
+        raise
+
+
+def _portions(Y: Any) -> Iterator[tuple[int, Any]]:
+    """Yield (first row, rows) of a table: all of them at once, or in bands where it is not in memory."""
+    if isinstance(Y, ChunkedMatrix):
+        for start, band, mask in Y.blocks(1):
+            yield start, with_gaps(band, mask)
+        Y.close()
+    else:
+        yield 0, Y.toarray() if hasattr(Y, "toarray") else Y
