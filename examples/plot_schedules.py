@@ -29,7 +29,7 @@ def errors(problem: Problem, schedule: lrpca.Schedule | None) -> tuple[lrpca.Dec
     """Decompose and note the true error after each iteration, which the solver itself cannot know."""
     curve: list[float] = []
 
-    def note(state: lrpca.decomposition.result.State) -> None:
+    def note(state: lrpca.solvers.base.State) -> None:
         curve.append(problem.error(state.L @ state.R.T))
 
     with warnings.catch_warnings():

@@ -20,10 +20,10 @@ import pytest
 import lrpca
 from lrpca import Decomposition, Schedule, decompose
 from lrpca.core.influence import levels
-from lrpca.decomposition.result import State
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import draw_sample
 from lrpca.solvers import checkpoint as module
+from lrpca.solvers.base import State
 from lrpca.solvers.checks.convergence import End, SecondLooks
 from lrpca.solvers.components import Components
 from lrpca.solvers.initialise import Survey

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from lrpca import Decomposition, decompose
-from lrpca.decomposition.result import State
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked import cluster as cluster_module
 from lrpca.matrices.chunked.cluster import active_client
@@ -27,6 +26,7 @@ from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.large import accept_large
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.chunked.progress import Reading
+from lrpca.solvers.base import State
 from lrpca.testing import planted
 from tests.same_answer import assert_same
 

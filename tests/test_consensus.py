@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.low_inlier_rows import BETTER, left_behind, rescue_lost

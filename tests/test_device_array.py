@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lrpca.core import factors as iteration
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.solvers.step import directions
 
 torch = pytest.importorskip("torch")

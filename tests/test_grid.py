@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lrpca.core.influence import levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.chunked.grid import Grid, Place, merged, plan_grid
 from lrpca.matrices.chunked.pass_sums import PassSums, total
 from lrpca.matrices.chunked.progress import Meter, Reading

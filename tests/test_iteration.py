@@ -9,7 +9,8 @@ import pytest
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import everything, levels
-from lrpca.kernels.reference import Pass, dense_pass
+from lrpca.core.passes import Pass
+from lrpca.kernels.reference import dense_pass
 
 N1, N2, RANK = 14, 11, 3
 

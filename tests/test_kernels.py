@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrpca.core.influence import Levels, everything, levels
-from lrpca.kernels.reference import Pass, dense_pass
+from lrpca.core.passes import Pass
+from lrpca.kernels.reference import dense_pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca.solvers.checks.low_inlier_rows
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.solvers.checks.low_inlier_rows import _median_share, given_up, rescue_lost

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.accept import accept
 from lrpca.solvers.checks.low_inlier_rows import rescue_lost
 from lrpca.solvers.checks.unsupported_directions import doubtful, support

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.decomposition.result import Record, State
+from lrpca.solvers.base import Record, State
 from lrpca.solvers.methods import METHODS, able_to, find_method
 from lrpca.solvers.options import check_options
 from lrpca.testing import planted

@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from lrpca.core.influence import Levels, apply, everything, levels
+from lrpca.core.passes import Pass
 from lrpca.kernels import torch_pass
-from lrpca.kernels.reference import Pass, dense_pass
+from lrpca.kernels.reference import dense_pass
 from lrpca.kernels.torch_pass import TensorPass, plain_change, plain_pass
 
 SHAPE = (60, 45)

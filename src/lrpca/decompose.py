@@ -14,9 +14,10 @@ import numpy as np
 
 from lrpca.core.devices import in_memory_of, is_tensor
 from lrpca.core.weights import as_weights
-from lrpca.decomposition.result import Decomposition, State
+from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.schedule import Schedule, default_schedule
+from lrpca.solvers.base import State
 from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from lrpca.batch.loop import Records
 from lrpca.decomposition.assemble import diagnose, told_settings
-from lrpca.decomposition.result import Decomposition, Record
+from lrpca.decomposition.result import Decomposition
 from lrpca.decomposition.tensor import TensorDecomposition
 from lrpca.matrices.accept_tensor import host_array
 from lrpca.matrices.tensor import TensorMatrix
+from lrpca.solvers.base import Record
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.methods import METHODS
 from lrpca.solvers.outcome import Outcome

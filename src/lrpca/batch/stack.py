@@ -163,7 +163,7 @@ def _common_values(
 
 @dataclass
 class StackPass(Table):
-    """What one read of the problems gives; see `lrpca.kernels.reference.Pass`."""
+    """What one read of the problems gives; see `lrpca.core.passes.Pass`."""
 
     CA: Any  # (b, n1, r) float64
     CtB: Any  # (b, n2, r) float64

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lrpca.cli.console import EXIT_CODES, ExitCode, exit_with, live_rows, print_pairs, short_messages
-from lrpca.matrices.chunked.progress import Reading, bytes_in_words
+from lrpca.core.devices import bytes_in_words
+from lrpca.matrices.chunked.progress import Reading
 
 if TYPE_CHECKING:
     import typer
 
-    from lrpca.decomposition.result import Decomposition, State
+    from lrpca.decomposition.result import Decomposition
+    from lrpca.solvers.base import State
 
 _INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet .h5, a zarr store, or several .npy, .h5 or zarr, one above the other"
 _OUTPUTS = "OUT.npz, OUT.mat, OUT.zarr, or else a folder OUT/ of .npy files."

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from lrpca.matrices.chunked.progress import bytes_in_words
-
 _INSTALL = "https://pytorch.org/get-started/locally"
 # What torch says first when memory is short, e.g. "Tried to allocate 20.00 MiB".
 _WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ ?\w+)")
@@ -207,3 +205,17 @@ def rounds_products(device: Any) -> bool:
     if precision is None:
         return bool(torch.get_float32_matmul_precision() != "highest")
     return precision not in ("ieee", "none")
+
+
+def bytes_in_words(count: float) -> str:
+    """Return a number of bytes with a unit.
+
+    Examples
+    --------
+    >>> bytes_in_words(14.4e9), bytes_in_words(2e6)
+    ('14.4 GB', '2 MB')
+    """
+    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count / 1e3:.3g} kB"

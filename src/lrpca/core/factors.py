@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.linalg import eigh, svd
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 
 # Directions whose share of a Gram is below this are treated as absent (over-specified rank).
 _NEGLIGIBLE = 1e-13
@@ -23,6 +23,12 @@ _ABSENT = 1e-14
 _ORTHOGONAL = 1e-11
 # Weight of the common Gram in a row's or column's own one: enough to solve for rows that lost all their entries.
 OWN_GRAM_DAMPING = 1e-3
+
+
+def _overridden(array: Any, name: str, *arguments: Any, **named: Any) -> Any:
+    """Return what arrays of another kind than NumPy's compute by formulas of their own, None where they have none."""
+    algebra = getattr(array, "algebra", None)
+    return None if algebra is None else getattr(algebra, name)(*arguments, **named)
 
 
 def pseudo_inverse(
@@ -142,12 +148,9 @@ def retract(
 
     With weights, U is orthonormal and the approximation best in the weighted rows (U of weight 0 follows from V).
     """
-    if not isinstance(dL, np.ndarray):
-        from lrpca.matrices.device import step as device_step
-
-        found = device_step.retract(L, R, dL, dR, weight)
-        if found is not None:
-            return found
+    found: Retracted | None = _overridden(dL, "retract", L, R, dL, dR, weight)
+    if found is not None:
+        return found
     root = None if weight is None else np.sqrt(weight)[:, None]
     left, d_left = (L, dL) if root is None else (root * L, root * dL)
     r = L.shape[1]
@@ -247,12 +250,9 @@ def orthonormal(
     tall thin matrix takes longer than a pass where BLAS threads have to wait for a core. On a device a basis may be
     `rough`, good to eight digits, where that is enough; of arrays it never is.
     """
-    if not isinstance(M, np.ndarray):
-        from lrpca.matrices.device import bases as device_bases
-
-        found = device_bases.orthonormal(M, rough=rough)
-        if found is not None:
-            return found
+    found = _overridden(M, "orthonormal", M, rough=rough)
+    if found is not None:
+        return found
     for _ in range(2):
         M = M @ eigh(M.conj().T @ M)[1]
         size = np.linalg.norm(M, axis=0)
@@ -276,12 +276,9 @@ def thin_svd(
     M: Any,  # (n, k)
 ) -> tuple[Any, Any, Any]:
     """Return U (n, k), the singular values (k,) and V^H (k, k) of a tall thin matrix."""
-    if not isinstance(M, np.ndarray):
-        from lrpca.matrices.device import bases as device_bases
-
-        found = device_bases.thin_svd(M)
-        if found is not None:
-            return found
+    found: tuple[Any, Any, Any] | None = _overridden(M, "thin_svd", M)
+    if found is not None:
+        return found
     Q = orthonormal(M)
     U, values, Vh = svd(Q.conj().T @ M)
     return Q @ U, values, Vh
@@ -295,12 +292,9 @@ def normal_form(
 
     Largest first; the entry of largest modulus in each column of R is positive.
     """
-    if not isinstance(L, np.ndarray) and not isinstance(R, np.ndarray):
-        from lrpca.matrices.device import bases as device_bases
-
-        found = device_bases.normal_form(L, R)
-        if found is not None:
-            return found
+    found: tuple[Any, Any, Any] | None = _overridden(L, "normal_form", L, R)
+    if found is not None:
+        return found
     Q_L, Q_R = orthonormal(L), orthonormal(R)
     U, values, Vt = svd((Q_L.conj().T @ L) @ (Q_R.conj().T @ R).T)
     left, right = Q_L @ U, Q_R @ Vt.T

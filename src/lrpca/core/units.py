@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from lrpca.decomposition.result import State
+    from lrpca.solvers.base import State
 
 # Typical sizes that are left alone, by precision: LAPACK takes sums of many squares of them as they are.
 _LEFT_ALONE = {np.dtype(np.float32): (1e-12, 1e12), np.dtype(np.float64): (1e-50, 1e50)}

@@ -1,5 +1,5 @@
 """The result of a decomposition: the object, its files, its tensors."""
 
-from lrpca.decomposition.result import Decomposition, Diagnosis, Record, State
+from lrpca.decomposition.result import Decomposition, Diagnosis
 
-__all__ = ["Decomposition", "Diagnosis", "Record", "State"]
+__all__ = ["Decomposition", "Diagnosis"]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.decomposition.result import REASONS, Decomposition, Diagnosis, Record
+from lrpca.decomposition.result import REASONS, Decomposition, Diagnosis
 from lrpca.files.atomic import found_with, replacing, with_ending
 from lrpca.files.formats import read_archive
+from lrpca.solvers.base import Record
 from lrpca.solvers.rank.choice import load_choice
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.devices import in_memory_of, is_tensor, rounds_products
-from lrpca.decomposition.result import Decomposition, State
+from lrpca.decomposition.result import Decomposition
 from lrpca.matrices.accept_tensor import on_host
 from lrpca.matrices.dense import DenseMatrix, readable
+from lrpca.solvers.base import State
 
 # The lazy matrices are made in blocks of about this many entries.
 _BLOCK = 1 << 23

@@ -15,12 +15,12 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca.core.devices import bytes_in_words
 from lrpca.decomposition.file import SMALL_FILE, small_parts
 from lrpca.files.atomic import cannot_write, hidden_in, replacing, replacing_files
 from lrpca.files.formats import NUMERIC_KINDS, READERS, Reader, ending, read_text
 from lrpca.files.stored import ZARR_FILES
 from lrpca.files.text import RefusedError
-from lrpca.matrices.chunked.progress import bytes_in_words
 
 if TYPE_CHECKING:
     from lrpca.decomposition.result import Decomposition

@@ -17,47 +17,47 @@ import numba
 import numpy as np
 
 from lrpca.kernels.cpu import (
-    _GROUP,
-    _INLINED,
-    _STRETCH_BYTES,
+    GROUP,
+    INLINED,
+    STRETCH_BYTES,
     TILE,
-    _add_panel,
-    _add_rows,
-    _ask_for,
-    _blank_missing,
-    _cast,
-    _columns_times,
-    _fill_panel,
-    _fill_rows,
-    _five,
-    _jit,
-    _load,
-    _one,
-    _panel,
-    _rows_times,
-    _view,
+    add_panel,
+    add_rows,
+    blank_missing,
+    cast_like,
+    columns_times,
+    fill_panel,
+    fill_rows,
+    five_of,
+    jit,
+    load_tile,
+    one_of,
+    panel_of,
+    prefetch_range,
+    rows_times,
+    view_of,
 )
 
 # Rows whose share of the adjoint of R is summed in the arithmetic type; sums over such blocks are in double precision.
-_BLOCK = 8 * _GROUP
+_BLOCK = 8 * GROUP
 # Single-precision numbers of the longest vector registers; divides TILE.
 _VECTOR = 16
 
 
-@_jit
+@jit
 def _five_of_four_rows(M, i, k):
-    return _five(M, i, k), _five(M, i + 1, k), _five(M, i + 2, k), _five(M, i + 3, k)
+    return five_of(M, i, k), five_of(M, i + 1, k), five_of(M, i + 2, k), five_of(M, i + 3, k)
 
 
-@_jit
+@jit
 def _one_of_four_rows(M, i, k):
-    return _one(M, i, k), _one(M, i + 1, k), _one(M, i + 2, k), _one(M, i + 3, k)
+    return one_of(M, i, k), one_of(M, i + 1, k), one_of(M, i + 2, k), one_of(M, i + 3, k)
 
 
 # ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
 
 
-@_jit
+@jit
 def _subtract(tile, rows, panel, m):
     a, b, c, d = rows
     for j in range(m):
@@ -74,26 +74,26 @@ def _subtract(tile, rows, panel, m):
         tile[3 * TILE + j] = s3
 
 
-@_jit
+@jit
 def _subtract_product(tile, rows, i, panel, rank, m):
     """Subtract rows[i : i + 4] @ panel from the tile."""
     k = 0
     while k + 5 <= rank:
-        _subtract(tile, _five_of_four_rows(rows, i, k), _view(panel, k * TILE, 5 * TILE), m)
+        _subtract(tile, _five_of_four_rows(rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
         k += 5
     while k < rank:
-        _subtract(tile, _one_of_four_rows(rows, i, k), _view(panel, k * TILE, TILE), m)
+        _subtract(tile, _one_of_four_rows(rows, i, k), view_of(panel, k * TILE, TILE), m)
         k += 1
 
 
 # ------------------------------------------------------------------------------------------ C̄ = Ā Rᵀ + L B̄ᵀ
 
 
-@_jit
+@jit
 def _set_two(tile, rows, panel, other_rows, other_panel, m):
     a, b, c, d = rows
     e, f, g, h = other_rows
-    zero = _cast(0.0, tile[0])
+    zero = cast_like(0.0, tile[0])
     for j in range(m):
         s0 = s1 = s2 = s3 = zero
         for k in range(len(a)):
@@ -108,7 +108,7 @@ def _set_two(tile, rows, panel, other_rows, other_panel, m):
         tile[3 * TILE + j] = s3
 
 
-@_jit
+@jit
 def _add_two(tile, rows, panel, other_rows, other_panel, m):
     a, b, c, d = rows
     e, f, g, h = other_rows
@@ -126,7 +126,7 @@ def _add_two(tile, rows, panel, other_rows, other_panel, m):
         tile[3 * TILE + j] = s3
 
 
-@_jit
+@jit
 def _set_two_products(tile, rows, panel, other_rows, other_panel, i, rank, m):
     """Set tile = rows[i : i + 4] @ panel + other_rows[i : i + 4] @ other_panel."""
     k = 0
@@ -137,21 +137,21 @@ def _set_two_products(tile, rows, panel, other_rows, other_panel, i, rank, m):
         tile[:] = 0
     while k + 5 <= rank:
         these, others = _five_of_four_rows(rows, i, k), _five_of_four_rows(other_rows, i, k)
-        _add_two(tile, these, _view(panel, k * TILE, 5 * TILE), others, _view(other_panel, k * TILE, 5 * TILE), m)
+        _add_two(tile, these, view_of(panel, k * TILE, 5 * TILE), others, view_of(other_panel, k * TILE, 5 * TILE), m)
         k += 5
     while k < rank:
         this, other = _one_of_four_rows(rows, i, k), _one_of_four_rows(other_rows, i, k)
-        _add_two(tile, this, _view(panel, k * TILE, TILE), other, _view(other_panel, k * TILE, TILE), m)
+        _add_two(tile, this, view_of(panel, k * TILE, TILE), other, view_of(other_panel, k * TILE, TILE), m)
         k += 1
 
 
 # ------------------------------------------------------------------------------------------ through ψ
 
 
-@_jit
+@jit
 def _through_influence(D, G, clip, cutoff, m):
     """Replace D by C = ψ(D) and G = C̄ by the adjoint of L Rᵀ, -C̄ where ψ is the identity; return that of the clip."""
-    zero = _cast(0.0, clip)
+    zero = cast_like(0.0, clip)
     free = min(clip, cutoff)
     s0 = s1 = s2 = s3 = zero
     for j in range(m):
@@ -184,7 +184,7 @@ def _through_influence(D, G, clip, cutoff, m):
 # ------------------------------------------------------------------------------------------ the adjoint
 
 
-@_jit
+@jit
 def _blank(tile, rows, m, padded):
     """Mark what lies past the last row and the last column as missing."""
     tile[rows * TILE :] = np.nan
@@ -192,7 +192,7 @@ def _blank(tile, rows, m, padded):
         tile[q * TILE + m : q * TILE + padded] = np.nan
 
 
-@numba.njit(nogil=True, cache=True, **_INLINED)
+@numba.njit(nogil=True, cache=True, **INLINED)
 def rectangle_adjoint(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
@@ -215,11 +215,11 @@ def rectangle_adjoint(
     """
     n1, n2 = shape
     rank = L.shape[1]
-    tiles = max(1, min(-(-n2 // TILE), _STRETCH_BYTES // max(1, 3 * rank * TILE * L.itemsize)))
+    tiles = max(1, min(-(-n2 // TILE), STRETCH_BYTES // max(1, 3 * rank * TILE * L.itemsize)))
     D, G = np.zeros(4 * TILE, L.dtype), np.zeros(4 * TILE, L.dtype)
     R_panels, B_panels = np.zeros(tiles * rank * TILE, L.dtype), np.zeros(tiles * rank * TILE, L.dtype)
     R_bar_panels = np.zeros(tiles * rank * TILE, L.dtype)
-    L_rows, A_rows = np.zeros((_GROUP, rank), L.dtype), np.zeros((_GROUP, rank), L.dtype)
+    L_rows, A_rows = np.zeros((GROUP, rank), L.dtype), np.zeros((GROUP, rank), L.dtype)
     sums = np.zeros((4, rank), L.dtype)
     clip_bar = 0.0
     for first in range(0, n2, tiles * TILE):
@@ -227,21 +227,21 @@ def rectangle_adjoint(
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)
-            _fill_panel(_panel(R_panels, t, rank), Rt, j0, m)
-            _fill_panel(_panel(B_panels, t, rank), Bt_bar, j0, m)
+            fill_panel(panel_of(R_panels, t, rank), Rt, j0, m)
+            fill_panel(panel_of(B_panels, t, rank), Bt_bar, j0, m)
         for block in range(0, n1, _BLOCK):
             R_bar_panels[:] = 0
-            for group in range(block, min(n1, block + _BLOCK), _GROUP):
-                quads = -(-min(_GROUP, n1 - group) // 4)
-                _fill_rows(L_rows, L, group)
-                _fill_rows(A_rows, A_bar, group)
+            for group in range(block, min(n1, block + _BLOCK), GROUP):
+                quads = -(-min(GROUP, n1 - group) // 4)
+                fill_rows(L_rows, L, group)
+                fill_rows(A_rows, A_bar, group)
                 for t in range(here):
                     j0 = first + t * TILE
                     m = min(TILE, n2 - j0)
                     padded = _VECTOR * (-(-m // _VECTOR))
-                    following = m if group + 2 * _GROUP <= n1 else 0
-                    R_panel, B_panel = _panel(R_panels, t, rank), _panel(B_panels, t, rank)
-                    R_bar_panel = _panel(R_bar_panels, t, rank)
+                    following = m if group + 2 * GROUP <= n1 else 0
+                    R_panel, B_panel = panel_of(R_panels, t, rank), panel_of(B_panels, t, rank)
+                    R_bar_panel = panel_of(R_bar_panels, t, rank)
                     for quad in range(quads):
                         i = group + 4 * quad
                         rows = min(4, n1 - i)
@@ -250,24 +250,26 @@ def rectangle_adjoint(
                         o1 = min(i + 1, n1 - 1) * stride + j0
                         o2 = min(i + 2, n1 - 1) * stride + j0
                         o3 = min(i + 3, n1 - 1) * stride + j0
-                        _load(D, _view(flat, o0, m), _view(flat, o1, m), _view(flat, o2, m), _view(flat, o3, m), m)
+                        load_tile(
+                            D, view_of(flat, o0, m), view_of(flat, o1, m), view_of(flat, o2, m), view_of(flat, o3, m), m
+                        )
                         _blank(D, rows, m, padded)
                         if len(mask):
-                            _blank_missing(D, mask, mask_row, mask_column, i, j0, rows, m)
-                        _ask_for(flat, o0 + _GROUP * stride, following)
+                            blank_missing(D, mask, mask_row, mask_column, i, j0, rows, m)
+                        prefetch_range(flat, o0 + GROUP * stride, following)
                         _subtract_product(D, L_rows, 4 * quad, R_panel, rank, padded)
-                        _ask_for(flat, o1 + _GROUP * stride, following)
+                        prefetch_range(flat, o1 + GROUP * stride, following)
                         _set_two_products(G, A_rows, R_panel, L_rows, B_panel, 4 * quad, rank, padded)
                         clip_bar += _through_influence(D, G, clip, cutoff, padded)
-                        _ask_for(flat, o2 + _GROUP * stride, following)
-                        _rows_times(D, B_panel, rank, sums, padded)
-                        _add_rows(L_bar, sums, i, rows)
-                        _rows_times(G, R_panel, rank, sums, padded)
-                        _add_rows(L_bar, sums, i, rows)
-                        _ask_for(flat, o3 + _GROUP * stride, following)
-                        _columns_times(D, A_rows, 4 * quad, rank, R_bar_panel, padded)
-                        _columns_times(G, L_rows, 4 * quad, rank, R_bar_panel, padded)
+                        prefetch_range(flat, o2 + GROUP * stride, following)
+                        rows_times(D, B_panel, rank, sums, padded)
+                        add_rows(L_bar, sums, i, rows)
+                        rows_times(G, R_panel, rank, sums, padded)
+                        add_rows(L_bar, sums, i, rows)
+                        prefetch_range(flat, o3 + GROUP * stride, following)
+                        columns_times(D, A_rows, 4 * quad, rank, R_bar_panel, padded)
+                        columns_times(G, L_rows, 4 * quad, rank, R_bar_panel, padded)
             for t in range(here):
                 j0 = first + t * TILE
-                _add_panel(Rt_bar, _panel(R_bar_panels, t, rank), j0, min(TILE, n2 - j0))
+                add_panel(Rt_bar, panel_of(R_bar_panels, t, rank), j0, min(TILE, n2 - j0))
     return clip_bar

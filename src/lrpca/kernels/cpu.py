@@ -26,17 +26,17 @@ from numba.np.arrayobj import populate_array
 
 TILE = 768
 # Rows that visit a tile of columns together: the panels of R and CᵀB come from the second-level cache once for them.
-_GROUP = 16
+GROUP = 16
 # The panels of R and CᵀB for one stretch of columns stay in the second-level cache.
-_STRETCH_BYTES = 384 * 1024
+STRETCH_BYTES = 384 * 1024
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Helpers are inlined by force: a copy of its own would be optimised, and so rounded, another way in the process that
 # compiles than in those that load from the cache.
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
 # Only the outer function is cached on disk: processes that start together write its index once each, not that of every
 # helper, which numba does not lock.
-_jit = numba.njit(nogil=True, **_INLINED)
+jit = numba.njit(nogil=True, **INLINED)
 
 
 @intrinsic
@@ -56,7 +56,7 @@ def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic
-def _cast(typing_context: Any, value: Any, like: Any) -> Any:
+def cast_like(typing_context: Any, value: Any, like: Any) -> Any:
     """Convert a stored number (uint16, say) to the arithmetic type; numba alone would go to float64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -66,7 +66,7 @@ def _cast(typing_context: Any, value: Any, like: Any) -> Any:
 
 
 @intrinsic
-def _view(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
+def view_of(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
     """Return ``array[start : start + count]`` without an owner: a slice would count references, atomically."""
     kind = array.copy(ndim=1, layout="C")
 
@@ -86,93 +86,96 @@ def _view(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
     return kind(array, numba.intp, numba.intp), generate
 
 
-@_jit
-def _ask_for(flat, start, count):
+@jit
+def prefetch_range(flat, start, count):
     """Prefetch `count` entries of `flat` from `start` on."""
     step = 64 // flat.itemsize
     for j in range(0, count, step):
         _prefetch(flat, start + j)
 
 
-@_jit
-def _one(M, i, k):
+@jit
+def one_of(M, i, k):
+    """Return entry k of row i, as a tuple."""
     return (M[i, k],)
 
 
-@_jit
+@jit
 def _three(M, i, k):
     return (M[i, k], M[i, k + 1], M[i, k + 2])
 
 
-@_jit
+@jit
 def _four(M, i, k):
     return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3])
 
 
-@_jit
-def _five(M, i, k):
+@jit
+def five_of(M, i, k):
+    """Return five entries of row i from k on."""
     return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3], M[i, k + 4])
 
 
 # ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
 
 
-@_jit
-def _load(tile, y0, y1, y2, y3, m):
+@jit
+def load_tile(tile, y0, y1, y2, y3, m):
+    """Set the tile to four stored rows of Y."""
     zero = tile[0]
     for j in range(m):
-        tile[j] = _cast(y0[j], zero)
-        tile[TILE + j] = _cast(y1[j], zero)
-        tile[2 * TILE + j] = _cast(y2[j], zero)
-        tile[3 * TILE + j] = _cast(y3[j], zero)
+        tile[j] = cast_like(y0[j], zero)
+        tile[TILE + j] = cast_like(y1[j], zero)
+        tile[2 * TILE + j] = cast_like(y2[j], zero)
+        tile[3 * TILE + j] = cast_like(y3[j], zero)
 
 
-@_jit
+@jit
 def _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
     zero = tile[0]
     for j in range(m):
         v = panel[j]
-        tile[j] = _cast(y0[j], zero) - a[0] * v
-        tile[TILE + j] = _cast(y1[j], zero) - b[0] * v
-        tile[2 * TILE + j] = _cast(y2[j], zero) - c[0] * v
-        tile[3 * TILE + j] = _cast(y3[j], zero) - d[0] * v
+        tile[j] = cast_like(y0[j], zero) - a[0] * v
+        tile[TILE + j] = cast_like(y1[j], zero) - b[0] * v
+        tile[2 * TILE + j] = cast_like(y2[j], zero) - c[0] * v
+        tile[3 * TILE + j] = cast_like(y3[j], zero) - d[0] * v
 
 
-@_jit
+@jit
 def _load_minus_3(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
     zero = tile[0]
     for j in range(m):
         u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
-        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w)
-        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w)
-        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w)
-        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w)
+        tile[j] = cast_like(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w)
+        tile[TILE + j] = cast_like(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w)
+        tile[2 * TILE + j] = cast_like(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w)
+        tile[3 * TILE + j] = cast_like(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w)
 
 
-@_jit
+@jit
 def _load_minus_4(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
     zero = tile[0]
     for j in range(m):
         u, v, w, x = panel[j], panel[TILE + j], panel[2 * TILE + j], panel[3 * TILE + j]
-        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x)
-        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x)
-        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x)
-        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x)
+        tile[j] = cast_like(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x)
+        tile[TILE + j] = cast_like(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x)
+        tile[2 * TILE + j] = cast_like(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x)
+        tile[3 * TILE + j] = cast_like(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x)
 
 
-@_jit
+@jit
 def _load_minus_5(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
     zero = tile[0]
     for j in range(m):
         u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
         x, z = panel[3 * TILE + j], panel[4 * TILE + j]
-        tile[j] = _cast(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z)
-        tile[TILE + j] = _cast(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z)
-        tile[2 * TILE + j] = _cast(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z)
-        tile[3 * TILE + j] = _cast(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z)
+        tile[j] = cast_like(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z)
+        tile[TILE + j] = cast_like(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z)
+        tile[2 * TILE + j] = cast_like(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z)
+        tile[3 * TILE + j] = cast_like(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z)
 
 
-@_jit
+@jit
 def _minus_1(tile, a, b, c, d, panel, m):
     for j in range(m):
         v = panel[j]
@@ -182,7 +185,7 @@ def _minus_1(tile, a, b, c, d, panel, m):
         tile[3 * TILE + j] -= d[0] * v
 
 
-@_jit
+@jit
 def _minus_5(tile, a, b, c, d, panel, m):
     for j in range(m):
         u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
@@ -193,14 +196,14 @@ def _minus_5(tile, a, b, c, d, panel, m):
         tile[3 * TILE + j] -= d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z
 
 
-@_jit
+@jit
 def _residual(tile, y0, y1, y2, y3, rows, i, panel, rank, m):
     """Set tile = Y - rows[i : i + 4] @ panel for four stored rows of Y."""
     k = rank % 5
     if rank == 0:
-        _load(tile, y0, y1, y2, y3, m)
+        load_tile(tile, y0, y1, y2, y3, m)
     elif k == 0:
-        a5, b5, c5, d5 = _five(rows, i, 0), _five(rows, i + 1, 0), _five(rows, i + 2, 0), _five(rows, i + 3, 0)
+        a5, b5, c5, d5 = five_of(rows, i, 0), five_of(rows, i + 1, 0), five_of(rows, i + 2, 0), five_of(rows, i + 3, 0)
         _load_minus_5(tile, y0, y1, y2, y3, a5, b5, c5, d5, panel, m)
         k = 5
     elif k == 4:
@@ -210,14 +213,14 @@ def _residual(tile, y0, y1, y2, y3, rows, i, panel, rank, m):
         a3, b3, c3, d3 = _three(rows, i, 0), _three(rows, i + 1, 0), _three(rows, i + 2, 0), _three(rows, i + 3, 0)
         _load_minus_3(tile, y0, y1, y2, y3, a3, b3, c3, d3, panel, m)
     else:
-        a, b, c, d = _one(rows, i, 0), _one(rows, i + 1, 0), _one(rows, i + 2, 0), _one(rows, i + 3, 0)
+        a, b, c, d = one_of(rows, i, 0), one_of(rows, i + 1, 0), one_of(rows, i + 2, 0), one_of(rows, i + 3, 0)
         _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m)
         if k == 2:
-            a, b, c, d = _one(rows, i, 1), _one(rows, i + 1, 1), _one(rows, i + 2, 1), _one(rows, i + 3, 1)
-            _minus_1(tile, a, b, c, d, _view(panel, TILE, TILE), m)
+            a, b, c, d = one_of(rows, i, 1), one_of(rows, i + 1, 1), one_of(rows, i + 2, 1), one_of(rows, i + 3, 1)
+            _minus_1(tile, a, b, c, d, view_of(panel, TILE, TILE), m)
     while k < rank:
-        a5, b5, c5, d5 = _five(rows, i, k), _five(rows, i + 1, k), _five(rows, i + 2, k), _five(rows, i + 3, k)
-        _minus_5(tile, a5, b5, c5, d5, _view(panel, k * TILE, 5 * TILE), m)
+        a5, b5, c5, d5 = five_of(rows, i, k), five_of(rows, i + 1, k), five_of(rows, i + 2, k), five_of(rows, i + 3, k)
+        _minus_5(tile, a5, b5, c5, d5, view_of(panel, k * TILE, 5 * TILE), m)
         k += 5
 
 
@@ -238,15 +241,15 @@ def _modulus(x: Any, like: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-@overload(_modulus, jit_options=_INLINED)
+@overload(_modulus, jit_options=INLINED)
 def _choose_modulus(x, like):
     if isinstance(x, numba.types.Complex):
-        return lambda x, like: _cast(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), like)
+        return lambda x, like: cast_like(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), like)
     return lambda x, like: abs(x)
 
 
 def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
-    zero, one = _cast(0.0, clip), _cast(1.0, clip)
+    zero, one = cast_like(0.0, clip), cast_like(1.0, clip)
     s0 = s1 = s2 = s3 = zero
     n0 = n1 = n2 = n3 = zero
     for j in range(m):
@@ -277,11 +280,11 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
 
 
 def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
-    zero, one = _cast(0.0, clip), _cast(1.0, clip)
+    zero, one = cast_like(0.0, clip), cast_like(1.0, clip)
     limit = cutoff if keep is None else keep
     sums[0] = zero
     for q in range(4):
-        row = _view(tile, q * TILE, TILE)
+        row = view_of(tile, q * TILE, TILE)
         norm = count = zero
         for j in range(m):
             x = row[j]
@@ -289,7 +292,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
             kept = one if size <= limit else zero
             shrink = clip / size if size > clip else one
             inside = size <= cutoff
-            row[j] = x * shrink if inside else _cast(0.0, x)
+            row[j] = x * shrink if inside else cast_like(0.0, x)
             norm += (size * shrink) * (size * shrink) if inside else zero
             count += kept
             column_kept[j] += kept
@@ -297,13 +300,13 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
         sums[q + 1] = count
 
 
-@overload(influence, jit_options=_INLINED)
+@overload(influence, jit_options=INLINED)
 def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
     fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
     return _influence_real if fast else _influence_general
 
 
-@_jit
+@jit
 def _kept_indicator(tile, keep, kept, m):
     """Set kept = 1 where |tile| <= keep, else 0 (before `influence` overwrites the tile)."""
     for q in range(4):
@@ -311,12 +314,12 @@ def _kept_indicator(tile, keep, kept, m):
             kept[q * TILE + j] = 1.0 if abs(tile[q * TILE + j]) <= keep else 0.0
 
 
-@_jit
+@jit
 def _energy(tile, rows, m):
     """Return Σ|D|² over observed entries of the tile; inf where an entry is infinite."""
     total = 0.0
     for q in range(rows):
-        start = _view(tile, q * TILE, TILE)
+        start = view_of(tile, q * TILE, TILE)
         for j in range(m):
             # In double precision: squares of large single-precision outliers would overflow.
             real, imaginary = np.float64(start[j].real), np.float64(start[j].imag)
@@ -328,9 +331,9 @@ def _energy(tile, rows, m):
 # ------------------------------------------------------------------------------------------ products C A and Cᵀ B
 
 
-@_jit
+@jit
 def _rows_times_5(tile, panel, out, k, m):
-    zero = _cast(0.0, out[0, k])
+    zero = cast_like(0.0, out[0, k])
     a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = zero
     c0 = c1 = c2 = c3 = c4 = d0 = d1 = d2 = d3 = d4 = zero
     for j in range(m):
@@ -366,9 +369,9 @@ def _rows_times_5(tile, panel, out, k, m):
     out[3, k], out[3, k + 1], out[3, k + 2], out[3, k + 3], out[3, k + 4] = d0, d1, d2, d3, d4
 
 
-@_jit
+@jit
 def _rows_times_1(tile, panel, out, k, m):
-    zero = _cast(0.0, out[0, k])
+    zero = cast_like(0.0, out[0, k])
     a = b = c = d = zero
     for j in range(m):
         v = panel[j]
@@ -379,19 +382,19 @@ def _rows_times_1(tile, panel, out, k, m):
     out[0, k], out[1, k], out[2, k], out[3, k] = a, b, c, d
 
 
-@_jit
-def _rows_times(tile, panel, count, out, m):
+@jit
+def rows_times(tile, panel, count, out, m):
     """Set out[q, k] = Σ_j tile[q, j] panel[k, j] for the four rows q and all `count` components k."""
     k = 0
     while k + 5 <= count:
-        _rows_times_5(tile, _view(panel, k * TILE, 5 * TILE), out, k, m)
+        _rows_times_5(tile, view_of(panel, k * TILE, 5 * TILE), out, k, m)
         k += 5
     while k < count:
-        _rows_times_1(tile, _view(panel, k * TILE, TILE), out, k, m)
+        _rows_times_1(tile, view_of(panel, k * TILE, TILE), out, k, m)
         k += 1
 
 
-@_jit
+@jit
 def _add_outer(sums, tile, a, b, c, d, m):
     for j in range(m):
         x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
@@ -399,36 +402,38 @@ def _add_outer(sums, tile, a, b, c, d, m):
             sums[k * TILE + j] += a[k] * x0 + b[k] * x1 + c[k] * x2 + d[k] * x3
 
 
-@_jit
-def _columns_times(tile, rows, i, count, sums, m):
+@jit
+def columns_times(tile, rows, i, count, sums, m):
     """Add Σ_q rows[i + q, k] tile[q, j] to sums[k, j] for all `count` components k."""
     k = 0
     while k + 5 <= count:
-        a5, b5, c5, d5 = _five(rows, i, k), _five(rows, i + 1, k), _five(rows, i + 2, k), _five(rows, i + 3, k)
-        _add_outer(_view(sums, k * TILE, 5 * TILE), tile, a5, b5, c5, d5, m)
+        a5, b5, c5, d5 = five_of(rows, i, k), five_of(rows, i + 1, k), five_of(rows, i + 2, k), five_of(rows, i + 3, k)
+        _add_outer(view_of(sums, k * TILE, 5 * TILE), tile, a5, b5, c5, d5, m)
         k += 5
     while k < count:
-        a, b, c, d = _one(rows, i, k), _one(rows, i + 1, k), _one(rows, i + 2, k), _one(rows, i + 3, k)
-        _add_outer(_view(sums, k * TILE, TILE), tile, a, b, c, d, m)
+        a, b, c, d = one_of(rows, i, k), one_of(rows, i + 1, k), one_of(rows, i + 2, k), one_of(rows, i + 3, k)
+        _add_outer(view_of(sums, k * TILE, TILE), tile, a, b, c, d, m)
         k += 1
 
 
 # ------------------------------------------------------------------------------------------ the pass
 
 
-@_jit
-def _panel(panels, t, count):
-    return _view(panels, t * count * TILE, count * TILE)
+@jit
+def panel_of(panels, t, count):
+    """Return panel t of those of `count` components each."""
+    return view_of(panels, t * count * TILE, count * TILE)
 
 
-@_jit
-def _fill_panel(panel, source, j0, m):
+@jit
+def fill_panel(panel, source, j0, m):
+    """Copy columns j0 to j0 + m of every component into a panel."""
     for k in range(source.shape[0]):
         for j in range(m):
             panel[k * TILE + j] = source[k, j0 + j]
 
 
-@_jit
+@jit
 def _pair_panel(pairs, left, right, rank, m):
     """Set row (k, h), k <= h, of `pairs` to left[k] * right[h]: the entries of the outer products R̄_j R_jᵀ."""
     row = 0
@@ -439,7 +444,7 @@ def _pair_panel(pairs, left, right, rank, m):
             row += 1
 
 
-@_jit
+@jit
 def _pair_rows(pairs, left, right, rank):
     row = 0
     for k in range(rank):
@@ -449,34 +454,38 @@ def _pair_rows(pairs, left, right, rank):
             row += 1
 
 
-@_jit
-def _fill_rows(rows, source, first):
+@jit
+def fill_rows(rows, source, first):
+    """Copy rows from `first` on; what lies beyond the last row stays."""
     for q in range(min(rows.shape[0], source.shape[0] - first)):
         for k in range(source.shape[1]):
             rows[q, k] = source[first + q, k]
 
 
-@_jit
-def _add_rows(target, four, i, rows):
+@jit
+def add_rows(target, four, i, rows):
+    """Add the first `rows` of four rows of sums to rows i and following."""
     for q in range(rows):
         for k in range(four.shape[1]):
             target[i + q, k] += four[q, k]
 
 
-@_jit
-def _add_panel(target, panel, j0, m):
+@jit
+def add_panel(target, panel, j0, m):
+    """Add a panel of sums to columns j0 to j0 + m."""
     for k in range(target.shape[0]):
         for j in range(m):
             target[k, j0 + j] += panel[k * TILE + j]
 
 
-@_jit
-def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
+@jit
+def blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
+    """Set entries of the tile that the mask hides to NaN."""
     for q in range(rows):
-        row = _view(tile, q * TILE, TILE)
+        row = view_of(tile, q * TILE, TILE)
         start = (i + q) * mask_row + j0 * mask_column
         if mask_column == 1:
-            seen = _view(mask, start, m)
+            seen = view_of(mask, start, m)
             for j in range(m):
                 row[j] = row[j] if seen[j] else np.nan
         elif mask_column > 1 or not mask[start]:
@@ -485,7 +494,7 @@ def _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
                     row[j] = np.nan
 
 
-@numba.njit(nogil=True, cache=True, **_INLINED)
+@numba.njit(nogil=True, cache=True, **INLINED)
 def rectangle_pass(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
@@ -517,51 +526,51 @@ def rectangle_pass(
     n1, n2 = shape
     rank, ka, kb, pairs = L.shape[1], At.shape[0], B.shape[1], row_grams.shape[1]
     per_tile = (rank + ka + kb + 2 * pairs + 1) * TILE * L.itemsize
-    tiles = max(1, min(-(-n2 // TILE), _STRETCH_BYTES // per_tile))
+    tiles = max(1, min(-(-n2 // TILE), STRETCH_BYTES // per_tile))
     tile = np.zeros(4 * TILE, L.dtype)
     R_panels = np.zeros(tiles * rank * TILE, L.dtype)
     A_panels = np.zeros(0 if same else tiles * ka * TILE, L.dtype)
     if same:
         A_panels = R_panels
     CtB_panels = np.zeros(tiles * kb * TILE, L.dtype)
-    L_rows, B_rows = np.zeros((_GROUP, rank), L.dtype), np.zeros((_GROUP, kb), L.dtype)
+    L_rows, B_rows = np.zeros((GROUP, rank), L.dtype), np.zeros((GROUP, kb), L.dtype)
     CA_rows = np.zeros((4, ka), L.dtype)
     kept_columns, sums = np.zeros(tiles * TILE, row_kept.dtype), np.zeros(5, row_kept.dtype)
     kept = np.zeros(4 * TILE, L.dtype)
     R_pairs, gram_panels = np.zeros(tiles * pairs * TILE, L.dtype), np.zeros(tiles * pairs * TILE, L.dtype)
-    L_pairs, gram_rows = np.zeros((_GROUP, pairs), L.dtype), np.zeros((4, pairs), L.dtype)
+    L_pairs, gram_rows = np.zeros((GROUP, pairs), L.dtype), np.zeros((4, pairs), L.dtype)
     norm_C, norm_D = 0.0, 0.0
     for first in range(0, n2, tiles * TILE):
         here = min(tiles, -(-(n2 - first) // TILE))
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)
-            R_panel, A_panel = _panel(R_panels, t, rank), _panel(A_panels, t, ka)
-            _fill_panel(R_panel, Rt, j0, m)
+            R_panel, A_panel = panel_of(R_panels, t, rank), panel_of(A_panels, t, ka)
+            fill_panel(R_panel, Rt, j0, m)
             if not same:
-                _fill_panel(A_panel, At, j0, m)
+                fill_panel(A_panel, At, j0, m)
             if want_grams:
-                _pair_panel(_panel(R_pairs, t, pairs), A_panel, R_panel, rank, m)
+                _pair_panel(panel_of(R_pairs, t, pairs), A_panel, R_panel, rank, m)
         CtB_panels[:] = 0
         kept_columns[:] = 0
         gram_panels[:] = 0
-        for group in range(0, n1, _GROUP):
-            quads = -(-min(_GROUP, n1 - group) // 4)
-            _fill_rows(L_rows, L, group)
-            _fill_rows(B_rows, B, group)
+        for group in range(0, n1, GROUP):
+            quads = -(-min(GROUP, n1 - group) // 4)
+            fill_rows(L_rows, L, group)
+            fill_rows(B_rows, B, group)
             if want_grams:
                 _pair_rows(L_pairs, B_rows, L_rows, rank)
             for t in range(here):
                 j0 = first + t * TILE
                 m = min(TILE, n2 - j0)
-                following = m if group + 2 * _GROUP <= n1 else 0
+                following = m if group + 2 * GROUP <= n1 else 0
                 R_panel, A_panel, CtB_panel = (
-                    _panel(R_panels, t, rank),
-                    _panel(A_panels, t, ka),
-                    _panel(CtB_panels, t, kb),
+                    panel_of(R_panels, t, rank),
+                    panel_of(A_panels, t, ka),
+                    panel_of(CtB_panels, t, kb),
                 )
-                kept_here = _panel(kept_columns, t, 1)
-                pair_panel, gram_panel = _panel(R_pairs, t, pairs), _panel(gram_panels, t, pairs)
+                kept_here = panel_of(kept_columns, t, 1)
+                pair_panel, gram_panel = panel_of(R_pairs, t, pairs), panel_of(gram_panels, t, pairs)
                 for quad in range(quads):
                     i = group + 4 * quad
                     rows = min(4, n1 - i)
@@ -570,37 +579,42 @@ def rectangle_pass(
                     o1 = min(i + 1, n1 - 1) * stride + j0
                     o2 = min(i + 2, n1 - 1) * stride + j0
                     o3 = min(i + 3, n1 - 1) * stride + j0
-                    y0, y1, y2, y3 = _view(flat, o0, m), _view(flat, o1, m), _view(flat, o2, m), _view(flat, o3, m)
+                    y0, y1, y2, y3 = (
+                        view_of(flat, o0, m),
+                        view_of(flat, o1, m),
+                        view_of(flat, o2, m),
+                        view_of(flat, o3, m),
+                    )
                     _residual(tile, y0, y1, y2, y3, L_rows, 4 * quad, R_panel, rank, m)
                     if rows < 4:
                         tile[rows * TILE :] = np.nan
                     if mask is not None:
-                        _blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
+                        blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
                     # The same columns of the next group are asked for between the loops, a row at a time.
-                    _ask_for(flat, o0 + _GROUP * stride, following)
+                    prefetch_range(flat, o0 + GROUP * stride, following)
                     if want_energy:
                         norm_D += _energy(tile, rows, m)
                     if want_grams:
                         _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
-                    _ask_for(flat, o1 + _GROUP * stride, following)
+                    prefetch_range(flat, o1 + GROUP * stride, following)
                     influence(tile, clip, cutoff, keep, kept_here, sums, m)
                     norm_C += sums[0]
-                    _ask_for(flat, o2 + _GROUP * stride, following)
-                    _rows_times(tile, A_panel, ka, CA_rows, m)
-                    _add_rows(CA, CA_rows, i, rows)
-                    _ask_for(flat, o3 + _GROUP * stride, following)
-                    _columns_times(tile, B_rows, 4 * quad, kb, CtB_panel, m)
+                    prefetch_range(flat, o2 + GROUP * stride, following)
+                    rows_times(tile, A_panel, ka, CA_rows, m)
+                    add_rows(CA, CA_rows, i, rows)
+                    prefetch_range(flat, o3 + GROUP * stride, following)
+                    columns_times(tile, B_rows, 4 * quad, kb, CtB_panel, m)
                     for q in range(rows):
                         row_kept[i + q] += sums[q + 1]
                     if want_grams:
-                        _rows_times(kept, pair_panel, pairs, gram_rows, m)
-                        _add_rows(row_grams, gram_rows, i, rows)
-                        _columns_times(kept, L_pairs, 4 * quad, pairs, gram_panel, m)
+                        rows_times(kept, pair_panel, pairs, gram_rows, m)
+                        add_rows(row_grams, gram_rows, i, rows)
+                        columns_times(kept, L_pairs, 4 * quad, pairs, gram_panel, m)
         for t in range(here):
             j0 = first + t * TILE
             m = min(TILE, n2 - j0)
-            _add_panel(BtC, _panel(CtB_panels, t, kb), j0, m)
-            _add_panel(column_grams, _panel(gram_panels, t, pairs), j0, m)
+            add_panel(BtC, panel_of(CtB_panels, t, kb), j0, m)
+            add_panel(column_grams, panel_of(gram_panels, t, pairs), j0, m)
             for j in range(m):
                 column_kept[j0 + j] += kept_columns[t * TILE + j]
     return norm_C, norm_D

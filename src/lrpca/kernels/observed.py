@@ -9,9 +9,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from lrpca.kernels.selection import _FASTMATH, _threshold, modulus
+from lrpca.kernels.selection import FASTMATH, modulus, selected_threshold
 
-_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 @_outer
@@ -78,7 +78,7 @@ def row_thresholds(
         observed = pointers[i + 1] - start
         for t in range(observed):
             sizes[t] = modulus(D[start + t])
-        thresholds[i] = _threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+        thresholds[i] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
 
 
 @_outer
@@ -102,7 +102,7 @@ def column_thresholds(
         observed = column_pointers[j + 1] - start
         for t in range(observed):
             sizes[t] = modulus(D[order[start + t]])
-        thresholds[j] = _threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+        thresholds[j] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
 
 
 @_outer

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from lrpca.kernels.trimmed import _smallest
+from lrpca.kernels.trimmed import kth_smallest
 
 # Approximate steps of a quick fit, on the common Gram, and exact ones of a thorough fit; the bound of their weights
 # falls by these factors each.
@@ -148,7 +148,7 @@ def _residual(x, P, c, m, d, size):
 @jit
 def quantile(size, m, share, spare):
     """Return the number below which this share of the first m sizes lies."""
-    return _smallest(size[:m], min(int(share * m), m - 1), spare)
+    return kth_smallest(size[:m], min(int(share * m), m - 1), spare)
 
 
 # ------------------------------------------------------------------------------------------ fits of m entries x by c P

@@ -26,10 +26,10 @@ _FEW = 64
 # Rounding of `share * count`: 0.29 * 100 is a little less than 29.
 _ROUNDING = 1e-9
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
 _jit = numba.njit(nogil=True, **_INLINED)
-_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 def modulus(x: Any) -> Any:
@@ -115,7 +115,7 @@ def _kth_largest(sizes, bits, start, count, k, shift, counts, work):
 
 
 @_jit
-def _threshold(sizes, bits, start, count, observed, share, shift, counts, work):
+def selected_threshold(sizes, bits, start, count, observed, share, shift, counts, work):
     """Return the modulus from which on entries are among the floor(share * observed) largest; inf if none is."""
     k = min(observed, int(share * observed + _ROUNDING))
     if k <= 0:
@@ -159,7 +159,7 @@ def row_thresholds(
             sizes[j] = size if seen else -1.0
             observed += 1 if seen else 0
             D[i, j] = row[j]
-        thresholds[i] = _threshold(sizes, bits, 0, n2, observed, share, shift, counts, work)
+        thresholds[i] = selected_threshold(sizes, bits, 0, n2, observed, share, shift, counts, work)
 
 
 @_outer
@@ -191,7 +191,7 @@ def column_thresholds(
             observed = 0
             for t in range(w * n1, (w + 1) * n1):
                 observed += 1 if sizes[t] >= 0 else 0
-            thresholds[j0 + w] = _threshold(sizes, bits, w * n1, n1, observed, share, shift, counts, work)
+            thresholds[j0 + w] = selected_threshold(sizes, bits, w * n1, n1, observed, share, shift, counts, work)
 
 
 @_outer

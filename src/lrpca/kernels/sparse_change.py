@@ -15,8 +15,8 @@ from numba.extending import overload
 
 from lrpca.kernels.selection import modulus
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
 _jit = numba.njit(nogil=True, **_INLINED)
 
 
@@ -56,7 +56,7 @@ def _to_sparse(row, clip, own, columns):
         row[j] = d - clipped(d, clip) if modulus(d) <= max(own, columns[j]) else d
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+@numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 def block_change(
     block,  # (m, n2), NaN where missing
     L_old,  # (m, r)

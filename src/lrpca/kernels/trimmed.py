@@ -14,7 +14,7 @@ _FEW = 12
 
 
 @numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
-def _smallest(values, k, work):
+def kth_smallest(values, k, work):
     """Return the k-th smallest number, counted from 0; `work` has room for all of them."""
     count = len(values)
     for t in range(count):
@@ -61,7 +61,7 @@ def trimmed_means(
     n = values.shape[1]
     for i in range(len(values)):
         row = values[i]
-        low, high = _smallest(row, cut, work), _smallest(row, n - 1 - cut, work)
+        low, high = kth_smallest(row, cut, work), kth_smallest(row, n - 1 - cut, work)
         if low == high:
             means[i] = low
             continue

@@ -22,7 +22,7 @@ import torch
 
 from lrpca.core.factors import OWN_GRAM_DAMPING, kept_share
 from lrpca.core.influence import levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.learn.influence_pass import influence_pass
 from lrpca.learn.retraction import retract
 from lrpca.learn.tensors import Data

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lrpca.core.influence import Levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.partition import Rectangle, partition
 

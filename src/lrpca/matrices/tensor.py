@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lrpca.core.influence import Levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.kernels.torch_pass import TensorPass, plain_change
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype

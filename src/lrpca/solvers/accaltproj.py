@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.solvers.hard import clean_spread, first_svd
 from lrpca.solvers.initialise import completed
 from lrpca.solvers.options import number

@@ -16,11 +16,11 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
-from lrpca.decomposition.result import Record, State
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.base import Record, State
 from lrpca.solvers.checkpoint import Checkpoint
 from lrpca.solvers.checks.convergence import End, SecondLooks, counts_only
 from lrpca.solvers.checks.low_inlier_rows import lagging, needs_own_grams

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.influence import levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
 from lrpca.solvers.options import choice, number

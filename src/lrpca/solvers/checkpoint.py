@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.decomposition.result import Record
 from lrpca.files.atomic import check_folder, replacing
 from lrpca.files.formats import read_archive
 from lrpca.schedule import Schedule
+from lrpca.solvers.base import Record
 
 if TYPE_CHECKING:
-    from lrpca.decomposition.result import State
+    from lrpca.solvers.base import State
     from lrpca.solvers.rank.scan import Watch
     from lrpca.solvers.run import Run
 

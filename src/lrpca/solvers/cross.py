@@ -16,7 +16,7 @@ import numpy as np
 from lrpca.core.factors import gram, product_norm, pseudo_inverse
 from lrpca.core.influence import Levels, everything, levels
 from lrpca.core.linalg import eigh
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import grouped, refuse_infinite, refuse_largest
 from lrpca.solvers.rows import robust_coefficients

@@ -24,7 +24,7 @@ import numpy as np
 
 from lrpca.core.factors import orthonormal
 from lrpca.core.influence import everything
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.options import choice, flag, number

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.influence import everything, levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.scale import residual_core
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample

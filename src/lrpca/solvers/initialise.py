@@ -22,7 +22,7 @@ from lrpca.core.factors import (
 )
 from lrpca.core.influence import Levels, everything, levels
 from lrpca.core.linalg import some_eigh
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import EXACT_BELOW, Sample, refuse_largest
 from lrpca.solvers.step import directions, take_pass

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition.result import Record, State
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Record, State
 from lrpca.solvers.checkpoint import Checkpoint
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.outcome import Outcome, asked_to_stop

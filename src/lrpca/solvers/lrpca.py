@@ -19,11 +19,11 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
-from lrpca.decomposition.result import State
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.base import State
 from lrpca.solvers.checkpoint import Checkpoint, check_path, checkpoint_of
 from lrpca.solvers.checks.convergence import counts_only
 from lrpca.solvers.checks.low_inlier_rows import lagging, left_behind

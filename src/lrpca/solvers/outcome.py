@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.devices import is_tensor
-from lrpca.decomposition.result import Record
-from lrpca.kernels.reference import Kept, Pass
+from lrpca.core.passes import Kept, Pass
+from lrpca.solvers.base import Record
 from lrpca.solvers.initialise import Survey
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lrpca.core.influence import levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.hard import clean_spread
 from lrpca.solvers.options import number

@@ -14,7 +14,7 @@ import numpy as np
 
 from lrpca.core.factors import gram, product_norm, pseudo_inverse, retract, without_double_counting
 from lrpca.core.influence import Levels, levels
-from lrpca.kernels.reference import Kept, Pass
+from lrpca.core.passes import Kept, Pass
 from lrpca.schedule import default_schedule
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.initialise import Survey, checked_survey

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.solvers.initialise import completed
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import change_of_product, product_norm
-from lrpca.decomposition.result import Record, State
-from lrpca.kernels.reference import Kept
+from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
+from lrpca.solvers.base import Record, State
 from lrpca.solvers.checks.low_inlier_rows import given_up
 from lrpca.solvers.checks.residual_structure import STRUCTURED, structure_left
 from lrpca.solvers.components import all_present

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import product_norm
-from lrpca.decomposition.result import State
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, draw_sample, observed_share
 from lrpca.schedule import default_schedule
+from lrpca.solvers.base import State
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress

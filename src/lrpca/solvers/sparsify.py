@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.partition import partition

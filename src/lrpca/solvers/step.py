@@ -9,7 +9,7 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import Levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition.result import Record
+from lrpca.solvers.base import Record
 from lrpca.solvers.initialise import Survey
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.units import unit_of
-from lrpca.decomposition.result import State
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import SAMPLE_SIZE, Sample, draw_sample
 from lrpca.schedule import Schedule, default_schedule
+from lrpca.solvers.base import State
 from lrpca.solvers.methods import METHODS, Method
 from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run

@@ -12,13 +12,14 @@ import numpy as np
 from lrpca.core.influence import everything
 from lrpca.core.units import showing_units, unit_of
 from lrpca.decompose import Complaint, decompose_quietly
-from lrpca.decomposition.result import Decomposition, State
+from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.sample import draw_sample
+from lrpca.solvers.base import State
 from lrpca.solvers.rank.choice import CLEAR
 from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
 from lrpca.tables.bands import (

@@ -19,7 +19,7 @@ from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
 from lrpca.testing import Problem, planted
 
 if TYPE_CHECKING:
-    from lrpca.decomposition.result import Record, State
+    from lrpca.solvers.base import Record, State
 
 OURS = "LRPCA, this library"
 PUBLISHED = "LRPCA, published model"

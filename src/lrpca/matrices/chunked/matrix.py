@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lrpca.core.influence import Levels
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, outlier_limits
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks

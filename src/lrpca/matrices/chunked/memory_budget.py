@@ -6,8 +6,8 @@ import math
 import os
 from pathlib import Path
 
+from lrpca.core.devices import bytes_in_words
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.matrices.chunked.progress import bytes_in_words
 from lrpca.matrices.dense import DenseMatrix
 
 _MEMINFO = "/proc/meminfo"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.chunked.grid import Grid, Place
 
 

@@ -35,20 +35,6 @@ class Reading:
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
-def bytes_in_words(count: float) -> str:
-    """Return a number of bytes with a unit.
-
-    Examples
-    --------
-    >>> bytes_in_words(14.4e9), bytes_in_words(2e6)
-    ('14.4 GB', '2 MB')
-    """
-    for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count / 1e3:.3g} kB"
-
-
 class Meter:
     """Counts blocks and bytes, and tells whoever wants to know."""
 

@@ -61,6 +61,13 @@ class DeviceArray(NDArrayOperatorsMixin):
         self._counts: Any = None  # the same on the host, if these are counts, which are asked for again and again
 
     @property
+    def algebra(self) -> Any:
+        """Formulas for such arrays, `lrpca.matrices.device.algebra`."""
+        from lrpca.matrices.device import algebra
+
+        return algebra
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
         return tuple(self.tensor.shape)

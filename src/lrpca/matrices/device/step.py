@@ -17,8 +17,8 @@ import torch
 
 from lrpca.core.factors import OWN_GRAM_DAMPING, Retracted, pseudo_inverse, retracted_core
 from lrpca.core.linalg import eigh
+from lrpca.core.passes import Pass
 from lrpca.kernels.gpu import WIDEST, has_triton
-from lrpca.kernels.reference import Pass
 from lrpca.kernels.step_core import ABSENT, NEGLIGIBLE, ORTHOGONAL, tangent_step
 from lrpca.matrices.device.array import DeviceArray, to_host
 from lrpca.matrices.device.report import Side

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrpca.kernels.reference import Pass
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.inconsistent_scaling import MAY_BE_DIVIDED, divided, reconcile
 from lrpca.solvers.checks.low_inlier_rows import left_behind, rescue_lost

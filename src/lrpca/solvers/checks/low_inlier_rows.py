@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.kernels.reference import Kept, Pass
+from lrpca.core.passes import Kept, Pass
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.minimal_subsets import consensus

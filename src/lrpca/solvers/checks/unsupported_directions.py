@@ -14,7 +14,7 @@ import numpy as np
 
 from lrpca.core.factors import thin_svd
 from lrpca.core.linalg import eigh
-from lrpca.kernels.reference import Kept, Pass
+from lrpca.core.passes import Kept, Pass
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.low_inlier_rows import Lines, keeping_less, residuals_within

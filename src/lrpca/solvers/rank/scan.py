@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.decomposition.result import State
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, choose_block, draw_sample, is_large, observed_share, read_block
 from lrpca.schedule import Schedule
+from lrpca.solvers.base import State
 from lrpca.solvers.components import noise_edge
 from lrpca.solvers.initialise import resistant_start
 from lrpca.solvers.outcome import Outcome, asked_to_stop

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lrpca.decomposition.result import State
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import EXACT_BELOW, Sample, draw_sample, grouped, observed_share, read_block
+from lrpca.solvers.base import State
 from lrpca.solvers.checks.residual_structure import STRUCTURED, leading_over_edge
 from lrpca.solvers.cross import cross_sides
 from lrpca.solvers.outcome import Outcome
