@@ -122,10 +122,11 @@ large: $(VENV)/.dev ## Time data larger than memory; needs 30 GB of disk (LARGE_
 	$(BIN)/python benchmarks/large.py $(LARGE_ARGS)
 	$(BIN)/python benchmarks/large_scaling.py
 
-lint: $(VENV)/.dev ## Lint, formatting, types, spelling
+lint: $(VENV)/.dev ## Lint, formatting, types, layers, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell $(wildcard $(CHECKED) *.md)
 
 docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its examples

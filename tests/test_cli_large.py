@@ -190,7 +190,7 @@ def test_a_disk_that_fills_while_s_is_written(
 ) -> None:
     from zarr.storage import LocalStore
 
-    monkeypatch.setattr("lrpca.matrices.chunked.zarr_stores._ENTRIES", 1000)
+    monkeypatch.setattr("lrpca.decomposition.zarr_stores._ENTRIES", 1000)
     put = LocalStore.set
 
     async def refuse(self: LocalStore, key: str, value: Any) -> None:

@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 
 from lrpca.kernels.step_core import tangent_step  # noqa: E402
 from lrpca.matrices.dense import DenseMatrix  # noqa: E402
-from lrpca.matrices.device import bases as device_bases
-from lrpca.matrices.device import step as device_step
+from lrpca.matrices.device import bases as device_bases  # noqa: E402
+from lrpca.matrices.device import step as device_step  # noqa: E402
 from lrpca.matrices.device.array import DeviceArray  # noqa: E402
 from lrpca.matrices.sample import Sample, draw_sample  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402

@@ -1,4 +1,4 @@
-"""`lrpca.core.devices`: which devices are taken, what is said where their memory ends, whether torch rounds products."""
+"""Which devices are taken, what is said where their memory ends, whether torch rounds products."""
 
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ import scipy.sparse
 
 import lrpca
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
+from lrpca.decomposition.writing import check_room, check_writable, summarize, write_result
 from lrpca.files.atomic import cannot_write, replacing, replacing_files
-from lrpca.files.reading import check_room, check_writable, read_matrix, summarize, write_result
+from lrpca.files.reading import read_matrix
 from tests.full_disk import full_disk
 
 Y = np.random.default_rng(0).standard_normal((7, 4))
@@ -458,7 +459,7 @@ def result(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
     """Return a decomposition of a matrix with missing entries, its full matrices made in several blocks."""
     problem = lrpca.testing.planted((300, 250), rank=3, missing=0.05, dtype=request.param)
     monkeypatch.setattr("lrpca.decomposition.result._BLOCK", 7000)
-    monkeypatch.setattr("lrpca.files.reading.BLOCK_ENTRIES", 7000)
+    monkeypatch.setattr("lrpca.decomposition.writing.BLOCK_ENTRIES", 7000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lrpca.DiagnosisWarning)  # how good the fit is does not matter here
         return lrpca.decompose(np.asfortranarray(problem.Y), rank=3)

@@ -494,8 +494,8 @@ def test_copies_pickles_and_arrays(tensor: Any, way: Any) -> None:
 @pytest.mark.parametrize("way", (lambda t: t, TensorMatrix), ids=("cpu", "device"))
 def test_results_are_written(tensor: Any, tmp_path: Path, way: Any) -> None:
     pytest.importorskip("zarr")
+    from lrpca.decomposition.writing import write_result
     from lrpca.decomposition.zarr import read_sparse
-    from lrpca.files.reading import write_result
 
     d = decompose(way(tensor), RANK)
     d.write_sparse(tmp_path / "S.zarr")

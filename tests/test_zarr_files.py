@@ -49,7 +49,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lrpca.matrices.chunked.grid.plan_grid.__defaults__", ((), BLOCKS))
-    monkeypatch.setattr("lrpca.matrices.chunked.zarr_stores._ENTRIES", 1000)
+    monkeypatch.setattr("lrpca.decomposition.zarr_stores._ENTRIES", 1000)
 
 
 def stored(folder: Path, values: np.ndarray = Y, chunks: tuple[int, int] = (70, 100)) -> Any:
@@ -359,7 +359,7 @@ def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
 
 def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decomposition.load(saved, Y)
-    lrpca.files.reading.write_result(d, tmp_path / "out.zarr")
+    lrpca.decomposition.writing.write_result(d, tmp_path / "out.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
         d.write_sparse(tmp_path / "S")

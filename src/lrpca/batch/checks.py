@@ -1,6 +1,7 @@
 """What a batched problem is asked before it may end; whoever cannot answer is solved again by itself.
 
-The questions are those of `lrpca.solvers.checks.convergence`. Here they are only asked, and rather too often than too seldom:
+The questions are those of `lrpca.solvers.checks.convergence`. Here they are only asked, rather too often than too
+seldom:
 the answers (new fits of lost rows, trials, second starts) are found one problem at a time.
 """
 
@@ -106,7 +107,7 @@ def divided(
     kept: Any,  # (b,) share of observed entries
     cutoff: Any,  # (b,)
 ) -> Any:
-    """Return which fits are right up to a factor that is not the same everywhere, (b,); see `lrpca.solvers.checks.inconsistent_scaling`."""
+    """Return which fits have an inconsistent scaling, (b,); see `lrpca.solvers.checks.inconsistent_scaling`."""
     found = torch.zeros_like(kept, dtype=torch.bool)
     some = torch.nonzero(kept < two_fits.MAY_BE_DIVIDED)[:, 0]
     if len(some) == 0:

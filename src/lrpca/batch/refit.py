@@ -1,7 +1,7 @@
 """Lost rows and columns of many problems fitted anew, robustly, with the other factor fixed.
 
-See `lrpca.solvers.checks.low_inlier_rows.rescue_lost`: a row whose residuals are all beyond the cutoff gets no gradient and would stay
-wrong for ever.
+See `lrpca.solvers.checks.low_inlier_rows`: a row whose residuals are all beyond the cutoff gets no gradient and would
+stay wrong for ever.
 """
 
 from __future__ import annotations

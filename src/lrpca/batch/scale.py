@@ -1,4 +1,4 @@
-"""The peak of clean residuals of many problems at once: `lrpca.kernels.scale.residual_core`, batched on any torch device."""
+"""The inlier scale of many problems at once: `lrpca.kernels.scale.residual_core`, batched on any torch device."""
 
 from __future__ import annotations
 

@@ -106,10 +106,10 @@ class _Source:
         """Return the problem, the truth where it is a file of its own, and what the report shall say."""
         if self.file is None:
             return self._make()
-        from lrpca.files import reading as files
+        from lrpca.files import read_matrix
 
-        exact = None if self.truth is None else files.read_matrix(self.truth)
-        return files.read_matrix(self.file, key=self.key), exact, {"name": f"the matrix {self.file.name}"}
+        exact = None if self.truth is None else read_matrix(self.truth)
+        return read_matrix(self.file, key=self.key), exact, {"name": f"the matrix {self.file.name}"}
 
     def _make(self) -> tuple[Any, Any, dict[str, Any]]:
         from lrpca.testing import planted

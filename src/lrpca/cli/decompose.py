@@ -72,10 +72,10 @@ def add_decompose(app: "typer.Typer") -> None:
             from lrpca.cli.memory_limit import WORK, require_room
             from lrpca.cli.models import load_schedule
             from lrpca.decompose import check_settings
-            from lrpca.files import reading as files
+            from lrpca.decomposition import writing
 
             with exit_with(ExitCode.OUTPUT):
-                files.check_writable(output, overwrite=force, sources=file)
+                writing.check_writable(output, overwrite=force, sources=file)
             # An OSError is about the checkpoint.
             with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
                 wanted = _Wanted(output, sparse, low_rank, _checked_layout(layout, output, sparse))
@@ -91,7 +91,7 @@ def add_decompose(app: "typer.Typer") -> None:
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
                     require_room(WORK, "to work with beside Y")
                 with exit_with(ExitCode.OUTPUT):
-                    files.check_room(output, reads, wanted.full_matrices)
+                    writing.check_room(output, reads, wanted.full_matrices)
                 began = time.perf_counter()
                 with exit_with(ExitCode.INPUT), _going_on(checkpoint):
                     d = _solve(Y, asked, reads, quiet)
@@ -101,7 +101,7 @@ def add_decompose(app: "typer.Typer") -> None:
             summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
             if reads.names is not None:
                 summary["names"] = reads.names
-            summary |= files.summarize(d) | total
+            summary |= writing.summarize(d) | total
             if d.rank_choice is not None:
                 # Infinite where there is no noise at all, not even rounding.
                 summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
@@ -139,11 +139,11 @@ class _Wanted:
 
     def write(self, d: "Decomposition", quiet: bool) -> list[Path]:
         """Write the result, show how far it has come, and return the paths."""
-        from lrpca.files import reading as files
+        from lrpca.decomposition import writing
 
         with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
             tell = None if show is None else lambda what, reading: show.say(_written(what, reading))
-            return files.write_result(
+            return writing.write_result(
                 d, self.output, sparse=self.sparse, low_rank=self.low_rank, layout=self.layout, tell=tell
             )
 
@@ -162,12 +162,12 @@ class _Reads:
 
     def open(self, paths: list[Path], key: str | None, header: bool | None, *, by_blocks: bool) -> Any:
         """Return an array, or a matrix that is read in blocks."""
-        from lrpca.files import reading as files
+        from lrpca.files import read_matrix
         from lrpca.files.formats import READERS, ending
         from lrpca.matrices.chunked.large import accept_large
 
         if len(paths) == 1 and not by_blocks and not paths[0].is_dir() and ending(paths[0]) in READERS:
-            array = files.read_matrix(paths[0], key=key, header=header, tell=self._note_names)
+            array = read_matrix(paths[0], key=key, header=header, tell=self._note_names)
             self.shape, self.dtype = array.shape, array.dtype
             return array
         if header is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
@@ -59,9 +60,7 @@ def versions(more: Iterable[str] = ()) -> dict[str, str]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             if package == "lrpca":  # run from its sources
-                from lrpca import __version__
-
-                found[package] = __version__
+                found[package] = sys.modules["lrpca"].__version__
     return found
 
 

@@ -1,4 +1,4 @@
-"""Decompositions in files: everything but Y, in one .npz file or as `lrpca.files.reading.write_result` lays it out."""
+"""Decompositions in files: everything but Y, in one .npz file or as `lrpca.decomposition.writing` lays it out."""
 
 from __future__ import annotations
 

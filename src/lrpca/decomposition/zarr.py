@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.decomposition.file import small_parts
+from lrpca.decomposition.zarr_stores import Coordinates, Dense, abandon, attributes_of, check_zarr, replacing_store
 from lrpca.files.atomic import cannot_write
 from lrpca.files.stored import StoredArray
 from lrpca.matrices.chunked.grid import Grid, Place, plan_grid
 from lrpca.matrices.chunked.progress import Meter, Reading
-from lrpca.matrices.chunked.zarr_stores import Coordinates, Dense, abandon, attributes_of, check_zarr, replacing_store
 
 if TYPE_CHECKING:
     from lrpca.decomposition.result import Decomposition

@@ -197,7 +197,7 @@ def open_path(path: str | os.PathLike[str], key: str | None = None) -> Any:
     Parameters
     ----------
     path : str or path-like
-        A zarr array or group (a folder), an HDF5 file, a .npy file, or whatever `lrpca.files.reading.read_matrix` reads.
+        A zarr array or group (a folder), an HDF5 file, a .npy file, or whatever `lrpca.files.read_matrix` reads.
     key : str, optional
         Which array of a zarr group, or of a file that holds several.
 
@@ -240,7 +240,7 @@ def open_paths(paths: Sequence[str | os.PathLike[str]], key: str | None = None) 
         if isinstance(part, np.ndarray):
             raise ValueError(
                 f"Y[{k}]={str(path)!r} cannot be read in parts; convert the files to .npy, .zarr or .h5, or read them "
-                "with lrpca.files.reading.read_matrix and stack them"
+                "with lrpca.files.read_matrix and stack them"
             )
         _checked(part)
         first = parts[0] if parts else part

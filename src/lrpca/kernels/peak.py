@@ -1,4 +1,4 @@
-"""The mixture of `lrpca.kernels.scale`, compiled by numba, serial, releasing the GIL: its steps are too small for NumPy."""
+"""The mixture of `lrpca.kernels.scale`, compiled by numba: its steps are too small for NumPy."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ __all__ = ["DivergedError", "Progress", "UnrolledNetwork", "train"]
 
 
 # Submodules that are used by name, as in ``lrpca.learn.problems.Mixture()``.
-_MODULES = ("problems", "story")
+_MODULES = ("paper", "problems", "report", "tensors", "trainer")
 
 
 def __getattr__(name: str) -> Any:

@@ -216,7 +216,7 @@ def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int,
     ----------
     data : None, Source, array, path, or sequence
         None: `drawn`. Else a source as it is; a matrix Y, as an array or the path of a file that
-        `lrpca.files.reading.read_matrix` reads; several of them ``[Y, ...]``; or pairs ``[(Y, X), ...]`` with their low-rank
+        `lrpca.files.read_matrix` reads; several of them ``[Y, ...]``; or pairs ``[(Y, X), ...]`` with their low-rank
         parts. Real numbers of any type and order, NaN where missing. Large matrices are met in blocks
         (`lrpca.learn.reading.block_sides`).
     labels : str, optional

@@ -1,6 +1,6 @@
 """The comparisons of the LRPCA paper, measured again: one file for each of its figures and tables.
 
-``lrpca reproduce`` calls `lrpca.bench.experiments.reproduce.reproduce`. Instances are the paper's: X = U Vᵀ of rank 5 with
+``lrpca reproduce`` calls `reproduce.reproduce`. Instances are the paper's: X = U Vᵀ of rank 5 with
 Gaussian factors, a share α of the entries spoiled by uniform numbers of up to mean|X|.
 
 References

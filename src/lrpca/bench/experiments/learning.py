@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import lrpca
 from lrpca.bench.experiments.entrants import Contestant, published_model, run_trial
 from lrpca.bench.experiments.measurement import PROBLEMS, Fact, Say, Table, listing, rounded
 from lrpca.schedule import Schedule
@@ -259,19 +260,17 @@ def train(
     model, form : str
         As `lrpca.learn.train` takes them.
     """
-    from lrpca import learn
-
     what = f"training {label}, {setting}"
     say(what)
     began = told = time.perf_counter()
 
-    def watch(progress: learn.Progress) -> None:
+    def watch(progress: Any) -> None:
         nonlocal told
         if time.perf_counter() - told > SAY_EVERY:
             told = time.perf_counter()
             say(f"{what}: step {progress.step} of {progress.total}")
 
-    schedule = learn.train(
+    schedule = lrpca.learn.train(
         rank=setting.rank,
         shape=(setting.n, setting.n),
         outlier_fraction=setting.alpha,

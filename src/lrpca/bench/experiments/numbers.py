@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import lrpca
 from lrpca.bench.experiments.drawing import legend_below
 from lrpca.bench.experiments.entrants import PUBLISHED, published_model
 from lrpca.bench.experiments.learning import (
@@ -69,16 +70,14 @@ def _follow(training: Training, seed: int) -> Run:
     """Run a model on a problem, and note the thresholds that the theorem would set on the way."""
     import torch
 
-    from lrpca.learn import UnrolledNetwork
-    from lrpca.learn.problems import TrainingProblem
-    from lrpca.learn.tensors import prepare
-
+    learn = lrpca.learn
     setting = training.setting
     problem = draw_problem(setting, seed)
     schedule = Schedule(training.thresholds, training.step_sizes, tail=training.tail)
     theorem, errors = [float(np.abs(problem.X).max())], []
     with torch.no_grad():
-        for layer in UnrolledNetwork(schedule).layers(prepare(TrainingProblem(problem.Y, problem.rank)), LAYERS):
+        shown = learn.tensors.prepare(learn.problems.TrainingProblem(problem.Y, problem.rank))
+        for layer in learn.UnrolledNetwork(schedule).layers(shown, LAYERS):
             X = (layer.L @ layer.R.T).numpy()
             theorem.append(float(np.abs(X - problem.X).max()))
             errors.append(problem.error(X))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import lrpca
 from lrpca.bench.experiments.drawing import legend_below
 from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Setting, Training, train
 from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, mean_and_deviation, three_digits
@@ -37,11 +38,9 @@ INSENSITIVE, NOT_PROPORTIONAL = 1.25, 0.5
 
 def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
     """Train the fast way in both forms, and time some steps of the paper's way."""
-    from lrpca import learn
-
     say("loading compiled code (compiling on first use)")
     for form in ("adaptive", "paper"):
-        learn.train(rank=2, shape=(60, 60), steps=2, form=form)
+        lrpca.learn.train(rank=2, shape=(60, 60), steps=2, form=form)
     trainings: list[Training] = []
     for i in range(setup.repeat):
         for setting in setup.settings:
@@ -71,16 +70,13 @@ def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
 
 def time_paper_way(setting: Setting, timed: int, seed: int) -> Training:
     """Time some steps of the paper's way, spread evenly over all of them, and extrapolate."""
-    from lrpca.learn.paper import PaperCourse
-    from lrpca.learn.problems import PaperProblems
-    from lrpca.learn.trainer import one_thread
-
-    source = PaperProblems((setting.n, setting.n), setting.rank, setting.alpha)
-    course = PaperCourse(source, seed=seed, model="fnn", layers=PAPER_LAYERS, depth=PAPER_LAYERS)
+    learn = lrpca.learn
+    source = learn.problems.PaperProblems((setting.n, setting.n), setting.rank, setting.alpha)
+    course = learn.paper.PaperCourse(source, seed=seed, model="fnn", layers=PAPER_LAYERS, depth=PAPER_LAYERS)
     counts = spread([stage.steps for stage in course.stages], timed)
     spent = 0.0
     # As `lrpca.learn.train` runs it.
-    with one_thread():
+    with learn.trainer.one_thread():
         # The first step of all is slower, as memory is fetched and code is loaded: one of the deepest is not counted.
         course.go_to(len(course.stages) - 1)
         course.step()

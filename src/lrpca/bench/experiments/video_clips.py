@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import lrpca
+
 Frames = NDArray[np.uint8]
 
 
@@ -74,10 +76,8 @@ def load_clip(
     Frames are cropped to the aspect ratio around their middle and scaled by averaging. What is longer than needed is
     cut; what is shorter is played forward and backward in turn, so that there is no jump.
     """
-    from lrpca.video.reading import open_frames
-
     frames = np.empty((clip.n_frames, clip.height, clip.width), np.uint8)
-    with open_frames(path, grey=True) as reader:
+    with lrpca.video.open_frames(path, grey=True) as reader:
         count = 0
         for frame in _scaled(reader, clip):
             frames[count] = frame
@@ -102,9 +102,7 @@ def there_and_back(k: int, count: int) -> int:
 
 
 def _scaled(reader: Any, clip: Clip) -> Iterator[Frames]:
-    from lrpca.video.codec import require_av
-
-    av = require_av()
+    av = lrpca.video.codec.require_av()
     rows, columns = _middle(reader.height, reader.width, clip)
     for frame in reader:
         cut = np.ascontiguousarray(frame[rows, columns])

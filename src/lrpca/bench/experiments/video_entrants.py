@@ -175,15 +175,13 @@ def views_of(label: str, clip: Any, answer: Answer, Y: Frames, frame: int) -> li
 
 def encode(picture: Any) -> str:  # (height, width)
     """Return a picture, averaged down, as JPEG in base64."""
-    from lrpca.video.pictures import encode_picture
-
     factor = max(1, -(-picture.shape[1] // _PICTURE_WIDTH))
     height, width = (side // factor * factor for side in picture.shape)
     squares = np.asarray(picture[:height, :width], np.float64).reshape(
         height // factor, factor, width // factor, factor
     )
     small = np.rint(squares.mean(axis=(1, 3))).astype(np.uint8)
-    return base64.b64encode(encode_picture(small, "jpeg", quality=_QUALITY)).decode("ascii")
+    return base64.b64encode(lrpca.video.pictures.encode_picture(small, "jpeg", quality=_QUALITY)).decode("ascii")
 
 
 def _residual(answer: Answer, Y: Frames, frame: int) -> Any:  # (n2,)

@@ -34,7 +34,7 @@ def accept_large(
     Parameters
     ----------
     Y : dask array, zarr array, HDF5 dataset, path or list of paths
-        Paths: a zarr store, an HDF5 or .npy file, or what `lrpca.files.reading.read_matrix` reads (whole). A list of them is
+        Paths: a zarr store, an HDF5 or .npy file, or what `lrpca.files.read_matrix` reads (whole). A list of them is
         one above the other.
     mask : array-like of bool, optional
         True where observed; shape of Y, (n1, 1) or (1, n2); in memory, or of the same kinds as Y.

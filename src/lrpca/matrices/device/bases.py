@@ -1,6 +1,6 @@
 """Bases and singular values of tall matrices on a device, from their Grams.
 
-One product and one transfer, where the formulas of `lrpca.core.factors` take several of each. Columns are scaled to length
+One product and one transfer, where `lrpca.core.factors` takes several of each. Columns are scaled to length
 one first, so that a Gram shows weak ones as well as strong ones; where they depend on each other so closely that it
 does not show what is left of them, None is returned, and those formulas have to do it.
 """
