@@ -89,7 +89,7 @@ def test_every_module_can_be_imported_with_the_extras_it_needs() -> None:
 
 @pytest.mark.slow
 def test_tests_are_collected_without_the_extras() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "tests.hidden_packages", "--collect-only", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.helpers.hidden_packages", "--collect-only", "-q"]
     environment = os.environ | {"HIDDEN_PACKAGES": ",".join(OPTIONAL)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr

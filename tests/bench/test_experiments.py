@@ -1,0 +1,380 @@
+"""The paper's comparisons: trials measure what they say, claims follow from the numbers, JSON brings them back."""
+
+import errno
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import lrpca
+from lrpca.bench.experiments import convergence, entrants, iteration_time, recovery, total_time
+from lrpca.bench.experiments.entrants import OURS, PUBLISHED, Contestant, run_all, run_trial
+from lrpca.bench.experiments.measurement import Measurement, Setup, Trial, mean_and_deviation, to_json
+from lrpca.bench.experiments.page import compose
+from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment, reproduce
+from lrpca.testing import planted
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = sorted((ROOT / "experiments" / "results").glob("*.json"))
+# Those that compare solvers; what is measured of learning is in test_experiments_learning.py.
+COMPARISONS = [name for name, experiment in EXPERIMENTS.items() if isinstance(experiment.full, Setup)]
+TINY = Setup(n=60, alphas=(0.1, 0.2), repeat=2, max_iter=12, tuning_n=60, tuning_iterations=4)
+SCALEDGD, ALTPROJ, OWN = "ScaledGD, tuned", "AltProj, tuned", "LRPCA, this library, own rule"
+
+
+def silent(message: str) -> None:
+    """Ignore a message."""
+
+
+def trial(label: str, alpha: float, **changes: object) -> Trial:
+    """Return a made-up trial that went well."""
+    usual = Trial(label, alpha, 0, 1.0, 10, 0.1, 0.1, "tol", 1e-5, 1e-6, (1e-2, 1e-5))
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def measurement(*trials: Trial, n: int = 1000, max_iter: int = 100) -> Measurement:
+    """Return a made-up measurement."""
+    alphas = tuple(sorted({t.alpha for t in trials}))
+    labels = {t.label: "" for t in trials}
+    repeat = len(trials) // (len(alphas) * len(labels))
+    return Measurement(Setup(n, alphas, repeat, max_iter, n), labels, trials)
+
+
+def verdicts(claims: list, of: str) -> list[bool | None]:
+    return [claim.confirmed for claim in claims if claim.of == of]
+
+
+def falling(iterations: int, goal: float = 1e-4) -> tuple[float, ...]:
+    """Return errors that are below the goal after so many iterations, and not before."""
+    return (*[1e-1] * (iterations - 1), goal / 2)
+
+
+# --- trials ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem() -> lrpca.testing.Problem:
+    return planted((120, 120), rank=5, outlier_fraction=0.1, random_state=3)
+
+
+def test_errors_are_those_after_every_iteration(problem: lrpca.testing.Problem) -> None:
+    ours = entrants.ours(TINY)
+    t = run_trial(ours, problem, 0.1, 3, tol=0, max_iter=4, stop_at_error=1e-30)
+    assert t.errors is not None and len(t.errors) == t.iterations == 4 and t.reason == "max_iter"
+    for k in (1, 4):
+        d = lrpca.decompose(problem.Y, 5, tol=0, max_iter=k, random_state=3)
+        assert t.errors[k - 1] == pytest.approx(
+            np.linalg.norm(d.low_rank - problem.X) / np.linalg.norm(problem.X), 1e-3
+        )
+    assert t.error == pytest.approx(t.errors[-1], rel=1e-3)
+
+
+def test_stops_the_first_time_that_the_rule_is_met(problem: lrpca.testing.Problem) -> None:
+    d = lrpca.decompose(problem.Y, 5, random_state=0)
+    residuals = [record.residual for record in d.history]
+    first = next(k for k, residual in enumerate(residuals, start=1) if residual < 1e-4)
+    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
+    assert (t.iterations, t.reason) == (first, "callback") and first < d.n_iter
+    assert t.residual == pytest.approx(residuals[first - 1], rel=1e-3)
+    own = replace(entrants.ours(TINY), own_rule=True)
+    assert run_trial(own, problem, 0.1, 0, stop_at_residual=1e-4).iterations == d.n_iter
+
+
+def test_watching_is_not_counted(problem: lrpca.testing.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    real = lrpca.testing.Problem.error
+    monkeypatch.setattr(
+        lrpca.testing.Problem, "error", lambda self, low_rank: (time.sleep(0.5), real(self, low_rank))[1]
+    )
+    run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3)  # loads the compiled code
+    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3, stop_at_error=1e-30)
+    assert t.seconds < 1.0 and t.seconds_per_iteration < 0.4
+
+
+def test_every_contestant_meets_the_same_fresh_problems() -> None:
+    seen: list[tuple[str, float, int, float]] = []
+
+    def look(contestant: Contestant, problem: lrpca.testing.Problem, alpha: float, seed: int) -> Trial:
+        seen.append((contestant.label, alpha, seed, float(problem.Y.sum())))
+        assert problem.outliers.mean() == pytest.approx(alpha)
+        return trial(contestant.label, alpha, seed=seed)
+
+    some = Contestant("some", {0.2: {}}, "competes at one share only")
+    setup = replace(TINY, seed=7)
+    m = run_all([entrants.ours(setup), some], setup, silent, look)
+    problems = {(alpha, seed): total for _, alpha, seed, total in seen}
+    assert sorted(problems) == [(0.1, 7), (0.1, 8), (0.2, 7), (0.2, 8)] and len(set(problems.values())) == 4
+    assert all(problems[alpha, seed] == total for _, alpha, seed, total in seen)
+    assert len(m.of(OURS, 0.1)) == len(m.of(OURS, 0.2)) == len(m.of("some", 0.2)) == 2 and not m.of("some", 0.1)
+
+
+def test_tuning_takes_what_arrives_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrants, "GAMMAS", (2.0,))
+    monkeypatch.setattr(entrants, "STEPS", (0.1, 0.7, 0.3))
+    setup = replace(TINY, alphas=(0.1,), tuning_n=150, tuning_iterations=60)
+    for rule in (None, 1e-3):
+        tuned = entrants.tuned_scaledgd(setup, silent, rule)
+        assert tuned.arguments[0.1]["options"] == {"alpha": 0.1, "gamma": 2.0, "step": 0.7}
+        assert "α = 0.1: γ 2, step 0.7" in tuned.told
+
+
+def test_tuning_without_arrival_takes_the_smallest_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrants, "GAMMAS", (None,))
+    monkeypatch.setattr(entrants, "STEPS", (0.05, None, 0.1))
+    tuned = entrants.tuned_scaledgd(replace(TINY, alphas=(0.1,), tuning_iterations=3), silent)
+    assert tuned.arguments[0.1]["options"] == {"alpha": 0.1} and "α = 0.1: own γ, own step" in tuned.told
+
+
+def test_published_models_are_found_or_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRPCA_DATA", str(tmp_path))
+    assert entrants.published(TINY) is None
+    assert "set LRPCA_DATA to the folder that has published-lrpca/" in entrants.published_note(TINY, None)
+    import scipy.io
+
+    (tmp_path / "published-lrpca").mkdir()
+    numbers = {"ths": [[1e-2, 1e-3, 1e-4]], "step": [[0.5, 1.0, 0.8]]}
+    scipy.io.savemat(tmp_path / "published-lrpca" / "lrpcanet_alpha0.2.mat", numbers)
+    found, endless = entrants.published(TINY), entrants.published(TINY, endless=True)
+    assert found is not None and endless is not None and set(found.arguments) == {0.2}
+    assert "none was found for α = 0.1" in entrants.published_note(TINY, found)
+    assert found.arguments[0.2]["schedule"].at(3) is None
+    assert endless.arguments[0.2]["schedule"].at(9) == pytest.approx((1e-4, 0.8))
+    monkeypatch.delenv("LRPCA_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert entrants.published(TINY) is None
+
+
+# --- claims ------------------------------------------------------------------------------------------------
+
+
+def test_iterations_to_a_goal() -> None:
+    assert convergence.iterations_to(trial("", 0.1, errors=(1e-1, 1e-4, 9e-5)), 1e-4) == 3
+    assert convergence.iterations_to(trial("", 0.1, errors=(1e-1,)), 1e-4) == math.inf
+    assert convergence.iterations_to(trial("", 0.1, errors=None), 1e-4) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (((5, 10), (5, 20)), [True, True]),  # ours and theirs at α = .1, at .3
+        (((5, 9), (5, 20)), [False, True]),
+        (((5, 20), (5, 15)), [True, False]),
+        (((5, 20), (5, None)), [True, True]),  # never arrives: more than 100
+        (((5, 20), (50, None)), [True, False]),
+        (((5, None), (5, None)), [True, None]),
+        (((None, 20), (5, 30)), [False, None]),
+    ],
+)
+def test_claims_on_convergence(counts: tuple, expected: list) -> None:
+    trials = []
+    for alpha, pair in zip((0.1, 0.3), counts, strict=True):
+        for label, count in zip((OURS, SCALEDGD), pair, strict=True):
+            trials.append(trial(label, alpha, errors=falling(count) if count else (0.5, 0.4)))
+        trials.append(trial("ScaledGD, γ = 2", alpha, errors=(0.5, 0.4)))
+    assert verdicts(convergence.claims(measurement(*trials)), OURS) == expected
+
+
+@pytest.mark.parametrize(("count", "expected"), [(7, True), (9, False)])
+def test_claim_on_the_count_of_the_paper(count: int, expected: bool) -> None:
+    trials = [trial(PUBLISHED, 0.1, errors=falling(count)), trial(SCALEDGD, 0.1, errors=falling(30))]
+    last = convergence.claims(measurement(*trials))[-1]
+    assert last.paper.startswith("8 iterations") and last.confirmed is expected
+    assert f"{count + 1}, counted as the paper does" in last.measured
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected_ours", "expected_theirs"),
+    [
+        ((5, 5), (20, 40), [True, True], [True]),
+        ((5, 8), (20, 20), [False, True], [False]),
+        ((5, 5), (20, 9), [True, False], [False]),
+    ],
+)
+def test_claims_on_the_time_of_an_iteration(
+    ours: tuple, theirs: tuple, expected_ours: list, expected_theirs: list
+) -> None:
+    trials = [
+        trial(label, alpha, seconds_per_iteration=1e-3 * times[k])
+        for label, times in ((OURS, ours), (SCALEDGD, theirs))
+        for k, alpha in enumerate((0.1, 0.5))
+    ]
+    claims = iteration_time.claims(measurement(*trials))
+    assert verdicts(claims, OURS) == expected_ours and verdicts(claims, SCALEDGD) == expected_theirs
+
+
+def test_claims_on_the_time_of_a_call() -> None:
+    def claims(ours: float, scaledgd: float, altproj: float, **of_ours: object) -> list[bool | None]:
+        others = [trial(SCALEDGD, 0.1, seconds=scaledgd), trial(ALTPROJ, 0.1, seconds=altproj)]
+        return verdicts(total_time.claims(measurement(trial(OURS, 0.1, seconds=ours, **of_ours), *others)), OURS)
+
+    assert claims(1.0, 2.0, 5.0) == [True]
+    assert claims(1.0, 1.9, 5.0) == [False] == claims(1.0, 5.0, 1.9)
+    assert claims(1.0, 5.0, 5.0, residual=2e-4) == [False]
+    assert claims(1.0, 5.0, 5.0, error=0.1) == [False]
+    assert claims(1.0, 5.0, 5.0, error=None) == [False]
+
+
+def test_a_rival_that_does_not_solve_is_no_rival() -> None:
+    trials = [trial(OURS, 0.1), trial(SCALEDGD, 0.1, seconds=1.1, residual=1.0), trial(ALTPROJ, 0.1, seconds=4.0)]
+    (claim,) = total_time.claims(measurement(*trials))
+    assert claim.confirmed is True and "a factor of 4 (AltProj, tuned)" in claim.measured
+    row = next(row for row in total_time.tables(measurement(*trials))[0].rows if row[1] == SCALEDGD)
+    assert "0 of 1" in row
+
+
+def test_means_are_of_the_runs_that_count() -> None:
+    m = measurement(*(trial(OURS, 0.1, seconds=s, residual=r) for s, r in ((1.0, 1e-5), (3.0, 1e-5), (50.0, 1.0))))
+    assert total_time.seconds(m, OURS, 0.1) == pytest.approx((2.0, math.sqrt(2)))
+    assert mean_and_deviation([4.0]) == (4.0, 0.0)
+
+
+def test_claims_on_recovery() -> None:
+    def claims(ours: list[float], theirs: list[float]) -> list[bool | None]:
+        pairs = zip((0.4, 0.5), zip(ours, theirs, strict=True), strict=True)
+        trials = [
+            trial(label, alpha, error=error)
+            for alpha, pair in pairs
+            for label, error in zip((OURS, SCALEDGD), pair, strict=True)
+        ]
+        return [claim.confirmed for claim in recovery.claims(measurement(*trials))]
+
+    good, bad = 1e-5, 1e-3
+    assert claims([good, good], [good, bad]) == [True, True, True]
+    assert claims([good, good], [good, good]) == [False, True, True]
+    assert claims([good, bad], [good, good]) == [False, False, True]
+    assert claims([good, good], [bad, bad]) == [True, True, False]
+
+
+def test_only_the_form_of_the_paper_gives_verdicts() -> None:
+    experiment = EXPERIMENTS["total-time"]
+    full = experiment.full
+    trials = [
+        trial(label, alpha, seconds=seconds)
+        for label, seconds in ((OURS, 1.0), (SCALEDGD, 5.0), (ALTPROJ, 5.0))
+        for alpha in full.alphas
+    ]
+    m = Measurement(full, {t.label: "" for t in trials}, tuple(trials))
+    for setup in (full, replace(full, seed=7), replace(full, repeat=full.repeat + 1)):
+        assert verdicts(experiment.judge(replace(m, setup=setup)), OURS) == [True]
+    for changes in ({"n": 1000}, {"repeat": full.repeat - 1}, {"max_iter": 30}, {"alphas": full.alphas[:2]}):
+        assert verdicts(experiment.judge(replace(m, setup=replace(full, **changes))), OURS) == [None]
+    for other in EXPERIMENTS.values():
+        assert other.is_small(other.quick) and not other.is_small(other.full)
+
+
+def test_recovery_shows_the_numbers_of_the_paper() -> None:
+    alphas = EXPERIMENTS["recovery"].full.alphas
+    m = measurement(*(trial(label, alpha, error=1e-9) for alpha in alphas for label in (OURS, SCALEDGD)))
+    rows = {row[0]: row[1:] for row in recovery.tables(m)[0].rows}
+    assert rows["LRPCA, the paper"] == ["10/10", "10/10", "10/10", "9/10", "8/10", "0/10", "0/10"]
+    assert rows["ScaledGD, the paper"] == ["10/10", "10/10"] + 5 * ["0/10"]
+    assert rows[OURS] == 7 * ["1/1"]
+
+
+# --- experiments as a whole --------------------------------------------------------------------------------
+
+
+def test_setups_are_the_papers() -> None:
+    full = {name: EXPERIMENTS[name].full for name in COMPARISONS}
+    assert {name: setup.n for name, setup in full.items()} == {
+        "convergence": 1000,
+        "iteration-time": 1000,
+        "total-time": 3000,
+        "recovery": 1000,
+    }
+    assert {setup.rank for setup in full.values()} == {5}
+    assert full["convergence"].alphas == (0.1, 0.2, 0.3) and full["iteration-time"].max_iter == 100
+    assert full["recovery"].alphas == (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7) and full["recovery"].repeat == 10
+    assert total_time.RULE == 1e-4
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_measurement_comes_back_from_json(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrants, "GAMMAS", (None,))
+    monkeypatch.setattr(entrants, "STEPS", (0.7,))
+    monkeypatch.setattr(entrants, "BETAS", (1.0,))
+    experiment = EXPERIMENTS[name]
+    alphas = (0.4, 0.5) if name == "recovery" else (0.1, 0.2)
+    said: list[str] = []
+    m = experiment.measure(replace(TINY, alphas=alphas), said.append)
+    back = Measurement.from_dict(json.loads(to_json(m.as_dict())))
+    assert back == replace(m, contestants=dict(m.contestants))
+    assert experiment.claims(back) == experiment.claims(m) and experiment.tables(back) == experiment.tables(m)
+    assert {t.label for t in m.trials} == set(m.contestants) and f"n = 60, problem 2 of 2: α = {alphas[1]}" in said
+
+
+def test_a_run_that_blows_up_is_a_failure_not_an_error(problem: lrpca.testing.Problem) -> None:
+    wild = Contestant("wild", {0.1: {"method": "scaledgd", "options": {"alpha": 0.1, "step": 1.99}}}, "")
+    t = run_trial(wild, problem, 0.1, 0, max_iter=400, stop_at_error=1e-30)
+    assert t.error is None or t.error > 1e-4
+    to_json({"trials": [Measurement(TINY, {}, (t,)).as_dict()["trials"][0]]})
+
+
+def test_a_run_without_any_iteration_is_a_failure(
+    problem: lrpca.testing.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(history=[], n_iter=0, reason="runaway", low_rank=np.full(problem.Y.shape, np.nan))
+    monkeypatch.setattr(lrpca, "decompose", lambda *_, **__: nothing)
+    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
+    assert (t.error, t.residual, t.seconds_per_iteration) == (None, None, 0.0)
+    assert not total_time.solved(t) and not recovery.recovered(t)
+
+
+def test_json_holds_no_nan() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        to_json({"error": math.nan})
+
+
+def test_a_folder_that_cannot_be_is_refused_before_measuring(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    said: list[str] = []
+    for output in (tmp_path / "file", tmp_path / "file" / "deep"):
+        with pytest.raises(OSError, match="choose another name"):
+            reproduce("convergence", output, quick=True, progress=said.append)
+    (tmp_path / "convergence.html").mkdir()
+    with pytest.raises(OSError, match="is a folder where a file belongs"):
+        reproduce("convergence", tmp_path, quick=True, progress=said.append)
+    assert not said
+
+
+@pytest.mark.parametrize("output", ["there", "there/new", "there/new/deep"])
+def test_a_folder_that_takes_no_file_is_refused_before_measuring(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The permissions do not tell: root has them all, also on a read-only disk."""
+
+    def read_only(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(Path, "touch", read_only)
+    said: list[str] = []
+    with pytest.raises(OSError, match=r"cannot be written \(Read-only file system\); choose another place"):
+        reproduce("convergence", tmp_path / output, quick=True, progress=said.append)
+    assert not said and [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="name='films' is not an experiment; use one of convergence, iteration-time"):
+        find_experiment("films")
+
+
+@pytest.mark.skipif(not STORED, reason="no results are stored yet; make experiments")
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_claims_follow_from_the_stored_trials(path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    experiment = EXPERIMENTS[path.stem]
+    m = experiment.read(record)
+    assert not record["quick"] and not experiment.is_small(m.setup)
+    assert record["claims"] == [vars(claim) for claim in experiment.judge(m)]
+    assert [table["rows"] for table in record["tables"]] == json.loads(
+        json.dumps([table.rows for table in experiment.tables(m)])
+    )
+    assert record["title"] in compose(experiment, record).html()
