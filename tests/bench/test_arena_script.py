@@ -285,19 +285,15 @@ def test_page_without_result_says_how_to_make_it(pages: SimpleNamespace, tmp_pat
     assert "`make arena` writes it" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("file", "needs"), [("README.md", ("given", "found")), ("docs/choose.md", ("yes", "no"))])
-def test_tables_of_methods_say_what_they_take(file: str, needs: tuple[str, str]) -> None:
-    column = 2 if file == "README.md" else 1
+def test_table_of_methods_says_what_they_take() -> None:
     rows = {}
-    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs/choose.md").read_text(encoding="utf-8").splitlines():
         if found := re.match(r"\| `(\w+)` \|", line):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows[found[1]] = tuple(cells[column : column + 3])
+            rows[found[1]] = tuple(cell.strip() for cell in line.strip("|").split("|")[1:4])
     words = {True: "yes", False: "no"}
     expected = {
-        name: (needs[0] if method.needs_rank else needs[1], words[method.missing], words[method.start])
-        for name, method in METHODS.items()
+        name: (words[method.needs_rank], words[method.missing], words[method.start]) for name, method in METHODS.items()
     }
     # The default takes a rank, and finds it where none is given.
-    expected["lrpca"] = ("found or given" if file == "README.md" else needs[1], *expected["lrpca"][1:])
+    expected["lrpca"] = ("no", *expected["lrpca"][1:])
     assert rows == expected
