@@ -81,6 +81,13 @@ def test_pages_with_code_are_found() -> None:
     assert {"README.md", "quickstart.md"} <= {page.name for page in PAGES}
 
 
+def test_architecture_page_names_modules_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", page))
+    assert len(named) > 50
+    assert not [path for path in sorted(named) if not (ROOT / "src/lrpca" / path).exists()]
+
+
 @pytest.fixture(scope="module")
 def benchmarks_page() -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_benchmarks_page", ROOT / "docs/make_benchmarks_page.py")
