@@ -236,7 +236,7 @@ def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "-o", "shown", "--frames", "120"]) == ExitCode.DONE
     out, err = capsys.readouterr()
-    for part in ("120 frames", "background error", "F-measure 0.", "reads of Y", "shown/index.html"):
+    for part in ("120 frames", "background error", "F-measure 0.", "passes over the data", "shown/index.html"):
         assert part in out
     page = folder / "shown" / "index.html"
     assert "rendering" in err and page.stat().st_size > 10_000

@@ -166,7 +166,7 @@ def test_progress_in_chunks_and_bytes(
         f"writing S: {done} of 4 blocks" for done in (1, 2, 3, 4)
     ]
     passes = [int(line.split()[1][:-1]) for line in lines if line.startswith("pass ")]
-    assert sorted(set(passes)) == list(range(1, max(passes) + 1)) and "looking at single entries: " in err
+    assert sorted(set(passes)) == list(range(1, max(passes) + 1)) and "reading single entries: " in err
     assert all(line.endswith("B/s") for line in lines if "chunks" in line) and "\x1b" not in err
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--force", "-q") == ExitCode.DONE
     assert capsys.readouterr() == ("", "")
@@ -260,7 +260,7 @@ def test_interrupted_with_a_checkpoint(
     monkeypatch.setattr(cli_decompose, "_cells", interrupt)
     assert decompose("Y.zarr", "-o", "out.zarr", "--checkpoint", "run.npz") == ExitCode.INTERRUPTED
     err = capsys.readouterr().err
-    assert "lrpca: interrupted, checkpoint='run.npz' holds the run so far; the same command goes on from it" in err
+    assert "lrpca: interrupted, checkpoint='run.npz' holds the run so far; run the same command again to resume" in err
     monkeypatch.setattr(cli_decompose, "_cells", cells)
     assert decompose("Y.zarr", "-o", "out.zarr", "--checkpoint", "run.npz") == ExitCode.DONE
     # Iterations that were done before are not done again.

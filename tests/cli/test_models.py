@@ -82,7 +82,7 @@ def test_shows_all_numbers_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     lines = words(out)
     assert lines["kind"].startswith("absolute") and lines["form"] == "soft influence, scaled update"
-    assert lines["then"] == "step x 1, threshold x 0.6 in each pass" and lines["floor"].startswith("2 widths")
+    assert lines["then"] == "step x 1, threshold x 0.6 in each pass" and lines["floor"].startswith("2 times")
     assert lines["meant"] == "for 300 x 200, rank 3" and lines["trained"] == "on rank 3, 300 x 200, 15% outliers"
     assert (
         lines["0"] == "0.0123457 – 0.03" and lines["1"] == "0.0004 1.25 0.004" and lines["2"] == "0.0001 0.875 0.0005"

@@ -230,7 +230,7 @@ def test_pairs_are_in_the_order_of_the_files(files: Path) -> None:
         (("--labels", "altproj"), ExitCode.USAGE, ("--labels=altproj", "FILES")),
         (("--mixture", "--rank", "3"), ExitCode.USAGE, ("--rank=3", "--mixture")),
         (("--mixture", "--form", "paper"), ExitCode.USAGE, ("--mixture", "--form adaptive")),
-        (("Y0.npy",), ExitCode.USAGE, ("--rank is missing", "FILES")),
+        (("Y0.npy",), ExitCode.USAGE, ("--rank is required", "FILES")),
         (("Y0.npy", "--rank", "2", "--shape", "60"), ExitCode.USAGE, ("--shape=60", "FILES")),
         (("Y0.npy", "--rank", "2", "--mixture"), ExitCode.USAGE, ("--mixture=True", "FILES")),
         (("Y0.npy", "Y1.npy", "--rank", "2", "--truth", "X0.npy"), ExitCode.USAGE, ("--truth=1", "2 FILES")),
@@ -248,7 +248,7 @@ def test_pairs_are_in_the_order_of_the_files(files: Path) -> None:
         (("Y0.npy", "--rank", "2", "--truth", "gaps.npy"), ExitCode.INPUT, ("gaps.npy[3, 4]=nan",)),
         (("Y0.npy", "complex.npy", "--rank", "2"), ExitCode.INPUT, ("complex.npy.dtype", "real")),
         (("--begin", "nosuch"), ExitCode.INPUT, ("schedule='nosuch'", "default")),
-        (("--resume",), ExitCode.INPUT, ("--resume", "'m.checkpoint.json'", "begin anew")),
+        (("--resume",), ExitCode.INPUT, ("--resume", "'m.checkpoint.json'", "start again")),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(
@@ -277,7 +277,7 @@ def test_bad_input_is_one_line_before_any_work(
         (("-o", "pipe.json", "--force"), ("pipe.json", "in the way")),
         (("-o", "Y.json", "Y.json", "--rank", "2", "--force"), ("Y.json", "both the model and the input")),
         (("-o", "m.json", "--checkpoint", "m.json"), ("m.json", "both the checkpoint and the model")),
-        (("-o", "m.json", "--checkpoint", "old.json", "--force"), ("old.json", "no checkpoint")),
+        (("-o", "m.json", "--checkpoint", "old.json", "--force"), ("old.json", "not a checkpoint")),
         (("-o", "m.json", "--checkpoint", "file/c.json"), ("'file'", "to be a folder")),
         (("-o", "m.json", "--plot", "m.jpg"), ("m.jpg", "m.png")),
         (("-o", "m.json", "--plot", "old.png"), ("old.png", "--force")),
@@ -317,7 +317,7 @@ def test_divergence_writes_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert train(*MADE, *BRIEF, "-o", "m.json", "-q") == ExitCode.NOT_CONVERGED
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: training diverged in step 4")
-    assert "--force to begin anew" in err and names() == ["m.checkpoint.json"]
+    assert "--force to start again" in err and names() == ["m.checkpoint.json"]
 
 
 def test_without_pytorch_says_what_to_install(folder: Path) -> None:
@@ -384,7 +384,7 @@ def test_resumed_is_uninterrupted(
         interrupt_at(5, signal.SIGTERM, patch)
         assert train(*command, "--force") == ExitCode.TERMINATED
     out, err = capsys.readouterr()
-    hint = f"go on with: lrpca train {shlex.join(command)} --force --resume\n"
+    hint = f"resume with: lrpca train {shlex.join(command)} --force --resume\n"
     assert out == "" and err.endswith(hint) and names() == ["m.checkpoint.json", "m.json"]
     assert numbers("m.json") == (whole.thresholds, whole.steps, whole.tail)  # the old one
     os.remove("m.json")
@@ -410,7 +410,7 @@ def test_ctrl_c_in_the_middle(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.INTERRUPTED and out == "" and "Traceback" not in err
-    assert err.endswith(f"go on with: lrpca {shlex.join(command)} --resume\n") and names() == ["m.checkpoint.json"]
+    assert err.endswith(f"resume with: lrpca {shlex.join(command)} --resume\n") and names() == ["m.checkpoint.json"]
 
 
 def test_ctrl_c_before_the_first_checkpoint(

@@ -106,7 +106,7 @@ def test_a_clip_in_which_nothing_moves(folder: Path, capsys: pytest.CaptureFixtu
         clip.write(render(0))
     assert main(["video", "one.mp4"]) == ExitCode.DONE
     out = capsys.readouterr().out
-    assert "one.mp4, one frame of 64x48" in out and "none was found" in out
+    assert "one.mp4, one frame of 64x48" in out and "none found" in out
     assert figures(folder / "one-separated")["frames"] == 1
 
 

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let streams that were closed (2>&-), which are None, lead nowhere."""
+    """Replace closed streams (2>&-), which are None, by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
@@ -73,9 +73,9 @@ def _interrupted() -> ExitCode:
 
 
 def _not_heard(error: OSError) -> ExitCode:
-    """Say that what was to be printed could not be."""
+    """Report that the standard output cannot be written."""
     with suppress(OSError):
-        print(f"lrpca: the standard output cannot be written ({error.strerror}); make room for it", file=sys.stderr)
+        print(f"lrpca: the standard output cannot be written ({error.strerror}); free some space", file=sys.stderr)
     # What is left in the buffers would fail once more when Python ends.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
@@ -148,12 +148,12 @@ def _add_demo(app: "typer.Typer") -> None:
     @app.command(epilog=EXIT_CODES)
     def demo(
         output: Annotated[
-            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the pictures and the page.")
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the pictures and the page.")
         ] = Path("lrpca-demo"),
-        frames: Annotated[int, typer.Option(min=20, metavar="N", help="Frames to render.")] = 300,
-        force: Annotated[bool, typer.Option("--force", "-f", help="Replace a page that exists.")] = False,
+        frames: Annotated[int, typer.Option(min=20, metavar="N", help="Number of frames to render.")] = 300,
+        force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing page.")] = False,
     ) -> None:
-        """Separate a rendered street scene into background and what moves, and measure how well."""
+        """Separate a rendered street scene into background and moving objects, and measure the accuracy."""
         with short_messages(), exit_with(ExitCode.OUTPUT, OSError):
             from lrpca.cli.demo import run
 
@@ -166,7 +166,7 @@ def _add_demo(app: "typer.Typer") -> None:
                     "foreground": f"F-measure {result.f_measure:.3f} "
                     f"(precision {result.precision:.3f}, recall {result.recall:.3f})",
                     "time": f"{result.seconds:.3g} s (and {result.compile_seconds:.3g} s to load or compile)",
-                    "reads of Y": f"{result.n_reads:.3g}, {result.n_iter} iterations",
+                    "iterations": f"{result.n_iter}, {result.n_reads:.3g} passes over the data",
                     "converged": f"{'yes' if result.converged else 'no'} ({result.reason})",
                     "page": str(result.page),
                 }

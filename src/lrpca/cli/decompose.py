@@ -1,4 +1,4 @@
-"""The command ``lrpca decompose``: a matrix in, of any size, its low-rank part and its outliers out."""
+"""The command ``lrpca decompose``: split a matrix of any size into its low-rank part and its outliers."""
 
 import json
 import logging
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from lrpca.decomposition.result import Decomposition
     from lrpca.solvers.base import State
 
-_INPUTS = ".npy .npz .csv .tsv .txt .mat .parquet .h5, a zarr store, or several .npy, .h5 or zarr, one above the other"
-_OUTPUTS = "OUT.npz, OUT.mat, OUT.zarr, or else a folder OUT/ of .npy files."
-_RANK = "Rank of the low-rank part; auto: all components that stand out of the noise; 0.9: those that explain 90%."
-_METHOD = "The solver, with options if any: accaltproj:gamma=0.5; sampled or auto for large data."
-_TOL = "Where the method stops: change of X or residual, both relative."
-_COMPILING = "solving (on its first use the library is compiled, which takes a while)"
+_INPUTS = (
+    "The matrix: .npy .npz .csv .tsv .txt .mat .parquet .h5 or zarr. Several .npy, .h5 or zarr files are stacked "
+    "vertically. NaN means missing."
+)
+_OUTPUTS = "Where to write: OUT.npz, OUT.mat, OUT.zarr, or a folder OUT of .npy files."
+_RANK = "Rank of the low-rank part. auto: all components that exceed the noise. 0.9: those that explain 90%."
+_METHOD = "Solver and its options, e.g. accaltproj:gamma=0.5. For large data: sampled or auto."
+_TOL = "Tolerance: relative change of X, or relative residual, by method."
+_COMPILING = "solving (the first run compiles the library, which takes a while)"
 _SCHEDULES = "A shipped schedule, a .json schedule or a published .mat model."
-_SPARSE = "Write S, the outliers: as a full matrix, in OUT.zarr by coordinates."
-_LAYOUT = "How OUT.zarr holds S: coordinates, or dense: as a full matrix."
-_KEY = "Which array of a file or store that holds several."
-_HEADER = "The first line of a text FILE holds column names, or not; unless given, that is found out."
-_SCHEDULER = "Work on a dask cluster, e.g. tcp://10.0.0.1:8786."
-_CHECKPOINT = "File that keeps the run so far: the same command goes on from it (method lrpca)."
+_SPARSE = "Also write the outliers S: as a full matrix, or in OUT.zarr as coordinates."
+_LAYOUT = "Layout of S in OUT.zarr: coordinates (default), or dense for a full matrix."
+_KEY = "Name of the array, if the file or store holds several."
+_HEADER = "Whether the first line of a text FILE holds column names; detected by default."
+_SCHEDULER = "Address of a dask cluster to run on, e.g. tcp://10.0.0.1:8786."
+_CHECKPOINT = "File to save the run in; the same command resumes from it (method lrpca only)."
 _NOTHING_READ = Reading(0, 0, 0, 0, 0.0)
-# Seconds in which a scheduler has to answer.
+# Seconds until a scheduler must answer.
 _PATIENCE = 10
 
 
@@ -48,22 +51,22 @@ def add_decompose(app: "typer.Typer") -> None:
 
     @app.command(epilog=EXIT_CODES)
     def decompose(
-        file: Annotated[list[Path], typer.Argument(metavar="FILE...", help=f"The matrix: {_INPUTS}. NaN is missing.")],
+        file: Annotated[list[Path], typer.Argument(metavar="FILE...", help=_INPUTS)],
         output: Annotated[Path, option("--output", "-o", metavar="OUT", help=_OUTPUTS)],
         rank: Annotated[str, option("--rank", "-r", metavar="N", help=_RANK)] = "auto",
         method: Annotated[str, option("--method", "-m", metavar="NAME", help=_METHOD)] = "lrpca",
         sparse: Annotated[bool, option("--sparse", help=_SPARSE)] = False,
-        low_rank: Annotated[bool, option("--low-rank", help="Write L Rᵀ as a full matrix.")] = False,
+        low_rank: Annotated[bool, option("--low-rank", help="Also write L Rᵀ, as a full matrix.")] = False,
         layout: Annotated[str | None, option(metavar="WORD", help=_LAYOUT)] = None,
         key: Annotated[str | None, option(metavar="NAME", help=_KEY)] = None,
         header: Annotated[bool | None, option("--header/--no-header", help=_HEADER)] = None,
         schedule: Annotated[str | None, option(metavar="NAME", help=_SCHEDULES)] = None,
         tol: Annotated[float | None, option(min=0.0, metavar="X", help=_TOL)] = None,
-        max_iter: Annotated[int | None, option(min=1, metavar="N", help="Most iterations.")] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the random start.")] = 0,
+        max_iter: Annotated[int | None, option(min=1, metavar="N", help="Maximum number of iterations.")] = None,
+        seed: Annotated[int, option(min=0, metavar="N", help="Random seed.")] = 0,
         scheduler: Annotated[str | None, option(metavar="ADDRESS", help=_SCHEDULER)] = None,
         checkpoint: Annotated[Path | None, option(metavar="PATH", help=_CHECKPOINT)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace a result that exists.")] = False,
+        force: Annotated[bool, option("--force", "-f", help="Replace an existing result.")] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
         as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
     ) -> None:
@@ -110,7 +113,7 @@ def add_decompose(app: "typer.Typer") -> None:
 
 
 def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Decomposition":
-    """Return the decomposition; the iterations and how far reading has come are shown on the way."""
+    """Return the decomposition; show the iterations and the progress of reading meanwhile."""
     import lrpca
 
     solve = partial(lrpca.decompose, Y, asked.pop("rank"))
@@ -125,7 +128,7 @@ def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Deco
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be written, and where."""
+    """What to write, and where."""
 
     output: Path
     sparse: bool
@@ -134,11 +137,11 @@ class _Wanted:
 
     @property
     def full_matrices(self) -> int:
-        """How many matrices of the size of Y there has to be room for."""
+        """Number of matrices of the size of Y that need disk space."""
         return self.low_rank + (self.sparse and self.output.suffix.lower() != ".zarr")
 
     def write(self, d: "Decomposition", quiet: bool) -> list[Path]:
-        """Write the result, show how far it has come, and return the paths."""
+        """Write the result, show the progress, and return the paths."""
         from lrpca.decomposition import writing
 
         with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
@@ -149,7 +152,7 @@ class _Wanted:
 
 
 class _Reads:
-    """Opens the matrix, and puts into words how far reading it has come."""
+    """Opens the matrix, and reports the progress of reading it."""
 
     def __init__(self) -> None:
         self.say: Callable[[str], None] | None = None
@@ -171,7 +174,7 @@ class _Reads:
             self.shape, self.dtype = array.shape, array.dtype
             return array
         if header is not None:
-            raise ValueError(f"header={header} has no meaning for what is read in blocks; leave it out")
+            raise ValueError(f"header={header} has no meaning for data read in blocks; leave it out")
         matrix: Any = accept_large(paths if len(paths) > 1 else paths[0], key=key, tell=self)
         self.shape, self.dtype = matrix.shape, matrix.stored
         if hasattr(matrix, "source"):
@@ -183,14 +186,14 @@ class _Reads:
         self.names = names
 
     def __call__(self, reading: Reading) -> None:
-        """Take note of a block that was read."""
+        """Record a block that was read."""
         whole = reading.blocks == self._blocks
         if reading.round != self._last.round:
             self._before = self._last
             self._passes += whole
         self._last = reading
         if self.say is not None:
-            what = f"pass {self._passes}" if whole else "looking at single entries"
+            what = f"pass {self._passes}" if whole else "reading single entries"
             done, chunks = (
                 round(count * (self._chunks_per_block if whole else 1)) for count in (reading.done, reading.blocks)
             )
@@ -199,14 +202,14 @@ class _Reads:
             self.say(f"{what}: {done} of {chunks} chunks, {bytes_in_words(speed)}/s")
 
     def summary(self) -> dict[str, Any]:
-        """Return what was read, and how fast; nothing where Y was not read in blocks."""
+        """Return the bytes read and the speed; nothing if Y was not read in blocks."""
         if not self._last.bytes:
             return {}
         return {"bytes_read": self._last.bytes, "bytes_per_second": self._last.bytes_per_second}
 
 
 def _chunk_count(source: Any) -> int:
-    """Return in how many chunks Y is stored."""
+    """Return the number of chunks that Y is stored in."""
     stored = getattr(source, "stored", None)
     if stored is None:
         return int(source.as_dask()[0].npartitions)
@@ -216,13 +219,13 @@ def _chunk_count(source: Any) -> int:
 
 
 def _written(what: str, reading: Reading) -> str:
-    """Return how far writing has come, in bytes that were read for it."""
+    """Return the progress of writing as text."""
     return f"writing {what}: {reading.done} of {reading.blocks} blocks, {bytes_in_words(reading.bytes_per_second)}/s"
 
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """Work on a cluster while the block runs, if there is an address of one."""
+    """Use the cluster at an address, if one is given, while the block runs."""
     if address is None:
         yield
         return
@@ -232,7 +235,7 @@ def _connected(address: str | None) -> Iterator[None]:
         with client.as_current():
             yield
     finally:
-        # A cluster that is gone cannot be left in an orderly way, and was spoken of already.
+        # A cluster that is gone cannot be closed properly, and was reported already.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with suppress(Exception):
             client.close()
@@ -244,7 +247,7 @@ def _client(address: str) -> Any:
     except ImportError:
         raise ImportError(f"scheduler={address!r} needs dask.distributed; pip install lrpca[dask]") from None
     try:
-        # One that finds no scheduler would else stay the client of this process.
+        # Otherwise a client without a scheduler would stay the default of this process.
         return Client(address, timeout=_PATIENCE, set_as_default=False)
     except Exception as error:  # every kind of address fails in its own way
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -255,7 +258,7 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def _going_on(checkpoint: Path | None) -> Iterator[None]:
-    """Say where an interrupted run can go on from; and tell faults of the input from others."""
+    """Say how to resume an interrupted run, and tell faults of the input from others."""
     try:
         yield
     except ValueError as error:
@@ -267,7 +270,9 @@ def _going_on(checkpoint: Path | None) -> Iterator[None]:
             raise
     except KeyboardInterrupt as interrupt:
         if checkpoint is not None and checkpoint.exists():
-            interrupt.add_note(f"checkpoint={str(checkpoint)!r} holds the run so far; the same command goes on from it")
+            interrupt.add_note(
+                f"checkpoint={str(checkpoint)!r} holds the run so far; run the same command again to resume"
+            )
         raise
 
 
@@ -280,9 +285,7 @@ def _checked_layout(layout: str | None, output: Path, sparse: bool) -> str:
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
     if not sparse or output.suffix.lower() != ".zarr":
-        raise ValueError(
-            f"layout={layout!r} is about S in OUT.zarr; give --sparse and -o OUT.zarr too, or leave it out"
-        )
+        raise ValueError(f"layout={layout!r} applies to S in OUT.zarr; add --sparse and -o OUT.zarr, or leave it out")
     return layout
 
 
@@ -302,7 +305,7 @@ def _read_rank(text: str) -> int | float | str:
 
 
 def _checked_method(text: str, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the name and options of a method, known to be so before anything is read."""
+    """Return the name and options of a method, checked before anything is read."""
     from lrpca.solvers.methods import find_method
     from lrpca.solvers.options import check_options
     from lrpca.solvers.spelling import read_method
@@ -320,10 +323,10 @@ def _checked_method(text: str, checkpoint: Path | None) -> dict[str, Any]:
 
 
 def _found(gap: float | None) -> str:
-    """Return how clearly a rank was found."""
+    """Return how clear the choice of the rank was, as text."""
     if gap is None:
         return ""
-    return f", found (its weakest component is {f'{gap:.2g}' if gap < 1000 else 'over 1000'} times what follows)"
+    return f", found (the weakest component is {f'{gap:.2g}' if gap < 1000 else 'over 1000'} times the next value)"
 
 
 def _cells(state: "State") -> dict[str, str]:
@@ -338,7 +341,7 @@ def _cells(state: "State") -> dict[str, str]:
 
 
 def _text(value: float | None, form: str) -> str:
-    """Return a number as text, a dash for one that is not known."""
+    """Return a number as text, a dash if it is unknown."""
     return "-" if value is None else format(value, form)
 
 
@@ -355,7 +358,7 @@ def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
 
 
 def _time(total: float, iterating: float) -> str:
-    """Return how long the run took; iterations before a checkpoint are not part of it."""
+    """Return how long the run took, without the iterations before a checkpoint."""
     if iterating > total:
         return f"{total:.2f} s since the checkpoint, {iterating:.2f} s in all iterations"
     return f"{total:.2f} s, {iterating:.2f} s of it in the iterations"
@@ -370,11 +373,11 @@ def _rows(summary: dict[str, Any]) -> dict[str, str]:
     rows = {
         "input": f"{name} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']}{names})",
         "method": f"{summary['method']}, rank {summary['rank']}{_found(summary.get('rank_gap'))}",
-        "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} reads of Y",
+        "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} passes over the data",
         "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",
         "noise level": _text(summary["noise_level"], ".3g"),
         "outliers": f"{_text(summary['outlier_fraction'], '.2%')} of the entries, "
-        f"beyond {'thresholds that vary' if isinstance(threshold, list) else _text(threshold, '.3g')}",
+        f"beyond {'varying thresholds' if isinstance(threshold, list) else _text(threshold, '.3g')}",
         "time": _time(summary["total_seconds"], summary["seconds"]),
     }
     if "bytes_read" in summary:

@@ -1,4 +1,4 @@
-"""The command ``lrpca models``: the schedules that come with the library, and what is known of each."""
+"""The command ``lrpca models``: list the shipped schedules, or show one."""
 
 import json
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from lrpca.schedule import Schedule
 
-_NAME = "A shipped model, a saved .json or a published .mat; all shipped ones if not given."
-_PLOT = "Draw how NAME was trained."
+_NAME = "A shipped model, a .json file or a published .mat file. Without it, all shipped models are listed."
+_PLOT = "Plot the training of NAME."
 
 
 def add_models(app: "typer.Typer") -> None:
@@ -27,17 +27,17 @@ def add_models(app: "typer.Typer") -> None:
     def models(
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAME)] = None,
         plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace a picture that exists.")] = False,
+        force: Annotated[bool, option("--force", "-f", help="Replace an existing picture.")] = False,
         as_json: Annotated[bool, option("--json", help="Print everything as JSON.")] = False,
     ) -> None:
-        """List the schedules that come with the library, or show all that is known of one."""
+        """List the shipped schedules, or show the numbers and the origin of one."""
         with short_messages():
             from lrpca.schedule import Schedule, shipped
 
             if name is None:
                 with exit_with(ExitCode.USAGE, ValueError):
                     if plot is not None:
-                        raise ValueError(f"--plot={plot} needs a model to draw; give NAME")
+                        raise ValueError(f"--plot={plot} needs a model; give NAME")
                 found = {known: Schedule.load(known) for known in shipped()}
                 if as_json:
                     _print_json([_content(known, schedule) for known, schedule in found.items()])
@@ -64,7 +64,7 @@ def load_schedule(name: str) -> "Schedule":
 
 
 def draw(schedule: "Schedule", path: Path, *, force: bool) -> None:
-    """Draw how a schedule was trained, or end with a message and an exit code."""
+    """Plot the training of a schedule, or exit with a message and a code."""
     from lrpca.files.atomic import check_file, replacing
     from lrpca.learn.report import training_png
 
@@ -103,10 +103,10 @@ def _print_json(content: Any) -> None:
 
 
 def _show(name: str, schedule: "Schedule") -> None:
-    """Print the form, the numbers of every layer, and where they come from."""
+    """Print the form, the numbers of every layer, and their origin."""
     from lrpca.learn.report import trained_on
 
-    unit = {"absolute": "in the units of Y", "adaptive": "in widths of the peak of clean residuals"}[schedule.kind]
+    unit = {"absolute": "in the units of Y", "adaptive": "in multiples of the inlier scale"}[schedule.kind]
     rows = {
         "name": name,
         "kind": f"{schedule.kind}: thresholds {unit}",
@@ -118,9 +118,9 @@ def _show(name: str, schedule: "Schedule") -> None:
     if schedule.tail is not None:
         rows["then"] = f"step x {schedule.tail[0]:.6g}, threshold x {schedule.tail[1]:.6g} in each pass"
     if schedule.floor is not None:
-        rows["floor"] = f"{schedule.floor:g} widths of the peak of clean residuals"
+        rows["floor"] = f"{schedule.floor:g} times the inlier scale"
     if schedule.kind == "adaptive":
-        rows["decay"] = f"{schedule.decay:g}, the fastest that thresholds fall"
+        rows["decay"] = f"{schedule.decay:g}, the smallest ratio of a threshold to the one before"
     if schedule.shape is not None:
         rows["meant for"] = f"{' x '.join(map(str, schedule.shape))}, rank {schedule.rank}"
     print_pairs({**rows, "trained on": trained_on(schedule)})

@@ -1,4 +1,4 @@
-"""The command ``lrpca train``: learn a schedule, on problems that are made or on your own matrices."""
+"""The command ``lrpca train``: learn a schedule from generated problems or from your own matrices."""
 
 import math
 import os
@@ -33,19 +33,23 @@ if TYPE_CHECKING:
 
 _SIDE, _RANK, _OUTLIERS = 1000, 5, 0.1
 _CODES = exit_codes("trained and written.", "training diverged, no model is written.")
-_FILES = "Matrices to train on; else problems are made."
-_TRUTH = "The low-rank part of a FILE; repeat it, once for each FILE in turn."
-_LABELS = "Method whose answers are the low-rank parts of FILES, e.g. altproj; none: by entries held out."
-_MIXTURE = "Make problems of many kinds: shapes, ranks, outliers, noise, missing entries."
-_FORM = "adaptive, the default: for any size and scale; paper: numbers for one shape and rank."
-_MODEL = "fnn: every layer its own numbers; rnn: by recurrence; frmnn: own, then recurrence."
-_WAY = "fast: all layers at once; paper: layer by layer, thousands of steps (needs --form paper)."
-_BEGIN = "Begin from this schedule: a shipped one, a .json, or a published .mat."
-_CHECKPOINT = "Where the state is put at intervals; MODEL.checkpoint.json, removed when done."
-_PATIENCE = "Stop when N evaluations (of twenty) have brought nothing."
-_FLOOR = "Thresholds of the recurrence never fall below X widths of the clean residuals (form paper)."
-_DEVICE = "Where matrices are read: cpu, cuda, or e.g. cuda:1."
-_PLOT = "Draw errors by layer and the course of training."
+_FILES = "Matrices to train on. Without them, problems are generated."
+_RANK_HELP = "Rank. Required for FILES; default 5."
+_SHAPE = "Shape of generated problems; default 1000x1000."
+_SHARE = "Share of outliers in generated problems; default 0.1."
+_FORCE = "Replace existing files, and ignore an existing checkpoint."
+_TRUTH = "True low-rank part of a FILE. Repeat it for every FILE, in the same order."
+_LABELS = "Method that computes the low-rank parts of FILES, e.g. altproj. Without it, entries are held out."
+_MIXTURE = "Generate many kinds of problems: shapes, ranks, outliers, noise, missing entries."
+_FORM = "adaptive (default): for any size and scale. paper: for one shape and rank."
+_MODEL = "fnn: every layer has its own numbers. rnn: a recurrence. frmnn: first layers, then a recurrence."
+_WAY = "Training algorithm. fast: all layers at once. paper: layer by layer (needs --form paper)."
+_BEGIN = "Schedule to start from: a shipped name, a .json file, or a published .mat file."
+_CHECKPOINT = "File to save the training state in; removed at the end. Default: MODEL.checkpoint.json."
+_PATIENCE = "Stop after N evaluations without a better score. There are twenty in all."
+_FLOOR = "Least threshold of the recurrence, in multiples of the inlier scale (--form paper)."
+_DEVICE = "Device for the matrices: cpu, cuda, or e.g. cuda:1."
+_PLOT = "Plot the error of each layer and the score during training."
 
 
 def add_train(app: "typer.Typer") -> None:
@@ -57,11 +61,11 @@ def add_train(app: "typer.Typer") -> None:
     @app.command(epilog=_CODES)
     def train(
         ctx: typer.Context,
-        output: Annotated[Path, option("--output", "-o", metavar="MODEL.json", help="Where the model goes.")],
+        output: Annotated[Path, option("--output", "-o", metavar="MODEL.json", help="File to write the model to.")],
         files: Annotated[list[Path] | None, typer.Argument(metavar="[FILES...]", help=_FILES)] = None,
-        rank: Annotated[int | None, option("--rank", "-r", metavar="N", help="Rank; needed for FILES, else 5.")] = None,
-        shape: Annotated[str | None, option(metavar="N1xN2", help="Of problems that are made, 1000x1000.")] = None,
-        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers in them, 0.1.")] = None,
+        rank: Annotated[int | None, option("--rank", "-r", metavar="N", help=_RANK_HELP)] = None,
+        shape: Annotated[str | None, option(metavar="N1xN2", help=_SHAPE)] = None,
+        outliers: Annotated[float | None, option(metavar="X", help=_SHARE)] = None,
         mixture: Annotated[bool, option("--mixture", help=_MIXTURE)] = False,
         truth: Annotated[list[Path] | None, option(metavar="FILE", help=_TRUTH)] = None,
         labels: Annotated[str | None, option(metavar="METHOD", help=_LABELS)] = None,
@@ -69,23 +73,23 @@ def add_train(app: "typer.Typer") -> None:
         form: Annotated[str | None, option(metavar="WORD", help=_FORM)] = None,
         way: Annotated[str, option(metavar="WORD", help=_WAY)] = "fast",
         begin: Annotated[str | None, option(metavar="NAME", help=_BEGIN)] = None,
-        layers: Annotated[int | None, option(metavar="N", help="Layers with numbers of their own.")] = None,
-        depth: Annotated[int | None, option(metavar="N", help="Layers whose errors count.")] = None,
-        steps: Annotated[int | None, option(metavar="N", help="Steps of training.")] = None,
+        layers: Annotated[int | None, option(metavar="N", help="Number of layers with their own numbers.")] = None,
+        depth: Annotated[int | None, option(metavar="N", help="Number of layers in the loss.")] = None,
+        steps: Annotated[int | None, option(metavar="N", help="Number of training steps.")] = None,
         learning_rate: Annotated[
-            float | None, option(metavar="X", help="The first one; way paper: that of the steps.")
+            float | None, option(metavar="X", help="Learning rate at the start; with --way paper, that of the steps.")
         ] = None,
         patience: Annotated[int | None, option(metavar="N", help=_PATIENCE)] = None,
         floor: Annotated[float | None, option(metavar="X", help=_FLOOR)] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Seed of all that is drawn.")] = 0,
+        seed: Annotated[int, option(min=0, metavar="N", help="Random seed.")] = 0,
         device: Annotated[str, option(metavar="WORD", help=_DEVICE)] = "cpu",
         checkpoint: Annotated[Path | None, option(metavar="FILE.json", help=_CHECKPOINT)] = None,
-        resume: Annotated[bool, option("--resume", help="Go on from the checkpoint.")] = False,
+        resume: Annotated[bool, option("--resume", help="Resume from the checkpoint.")] = False,
         plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace what exists; begin anew.")] = False,
+        force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:
-        """Learn a schedule, on the paper's problems, on many kinds of them, or on your own matrices in FILES."""
+        """Learn a schedule from generated problems, or from your own matrices in FILES."""
         material = _Material(tuple(files or ()), tuple(truth or ()), labels, mixture, rank, shape, outliers)
         beside = output.with_name(f"{output.stem}.checkpoint.json")
         places = _Places(output, checkpoint or beside, plot, resume, force)
@@ -102,7 +106,7 @@ def add_train(app: "typer.Typer") -> None:
 
 @dataclass(frozen=True)
 class _Material:
-    """What to train on: files, or options of problems to be made."""
+    """What to train on: files, or options of generated problems."""
 
     files: tuple[Path, ...]
     truth: tuple[Path, ...]
@@ -118,34 +122,34 @@ class _Material:
         if self.files:
             for name, value in {**made, "mixture": self.mixture or None}.items():
                 if value is not None:
-                    raise ValueError(f"--{name}={value} makes problems; leave it out, or FILES")
+                    raise ValueError(f"--{name}={value} is for generated problems; leave out either it or FILES")
             self._check_files()
             return
         if self.truth or self.labels is not None:
             given = f"--truth={self.truth[0]}" if self.truth else f"--labels={self.labels}"
-            raise ValueError(f"{given} belongs to FILES; name them, or leave it out")
+            raise ValueError(f"{given} needs FILES; name them, or leave it out")
         if self.mixture:
             for name, value in {**made, "rank": self.rank}.items():
                 if value is not None:
-                    raise ValueError(f"--{name}={value} is for problems of one kind; leave it out, or --mixture")
+                    raise ValueError(f"--{name}={value} is for problems of one kind; leave out either it or --mixture")
 
     def _check_files(self) -> None:
         from lrpca.solvers.methods import find_method
 
         if self.rank is None:
-            raise ValueError("--rank is missing, which FILES need; give it, e.g. --rank 5")
+            raise ValueError("--rank is required with FILES; give it, e.g. --rank 5")
         if self.truth and len(self.truth) != len(self.files):
             raise ValueError(
                 f"--truth={len(self.truth)} files is not one for each of {len(self.files)} FILES; "
                 "repeat --truth, in the order of FILES"
             )
         if self.truth and self.labels is not None:
-            raise ValueError(f"--labels={self.labels} is given beside --truth; give one of them")
+            raise ValueError(f"--labels={self.labels} cannot be combined with --truth; give one of them")
         if self.labels is not None:
             find_method(self.labels)
 
     def drawn(self) -> dict[str, Any]:
-        """Return the arguments of `lrpca.learn.train` on problems that are made."""
+        """Return the arguments of `lrpca.learn.train` for generated problems."""
         return {
             "rank": _RANK if self.rank is None else self.rank,
             "shape": read_shape(self.shape or str(_SIDE)),
@@ -205,12 +209,12 @@ class _Places:
 
         path = f"path={str(self.checkpoint)!r}"
         if not is_checkpoint(self.checkpoint):
-            raise ValueError(f"{path} is no checkpoint, and would be replaced by one; choose another with --checkpoint")
+            raise ValueError(f"{path} is not a checkpoint; choose another file with --checkpoint")
         if not self.force:
-            raise FileExistsError(f"{path} is of a training that did not end; go on with --resume, or --force anew")
+            raise FileExistsError(f"{path} holds an unfinished training; add --resume, or --force to start again")
 
     def clear(self) -> None:
-        """Make the folders, and remove the checkpoint of a training that is begun anew."""
+        """Make the folders, and remove the checkpoint unless training is resumed."""
         for path in (self.output, self.checkpoint, self.plot):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +236,7 @@ def _run(
         _require(places.plot is not None)
         material.check()
         if begin is not None and settings["form"] is not None:
-            raise ValueError(f"--form={settings['form']} is given beside --begin, which has a form; give one of them")
+            raise ValueError(f"--form={settings['form']} cannot be combined with --begin; give one of them")
         settings = {**settings, **material.drawn()}
     with exit_with(ExitCode.INPUT):
         settings["form"] = _form(settings["form"], begin)
@@ -242,7 +246,7 @@ def _run(
         places.check([*material.files, *material.truth, *([Path(begin)] if begin else [])])
     with exit_with(ExitCode.INPUT):
         if places.resume and not places.checkpoint.exists():
-            raise ValueError(f"--resume has no {str(places.checkpoint)!r} to go on from; leave it out to begin anew")
+            raise ValueError(f"--resume has no {str(places.checkpoint)!r} to resume from; leave it out to start again")
         source = _read(material, problems, settings["random_state"], quiet)
     with exit_with(ExitCode.OUTPUT), _writing(places.output):
         places.clear()
@@ -287,10 +291,10 @@ def _check_settings(settings: dict[str, Any], material: _Material, floor: float 
     recurrent = request.form.kind == "absolute" and request.model != "fnn"
     if floor is not None and not (0 < floor < math.inf and recurrent):
         raise ValueError(
-            f"--floor={floor} does not fit; give a positive multiple, with --form paper and --model rnn or frmnn"
+            f"--floor={floor} is not allowed here; give a positive number, with --form paper and --model rnn or frmnn"
         )
     if material.mixture and request.form.kind == "absolute":
-        raise ValueError("--mixture has no one scale, which numbers of the paper's form need; use --form adaptive")
+        raise ValueError("--mixture has no single scale, which --form paper needs; use --form adaptive")
     return request.problems
 
 
@@ -298,7 +302,7 @@ def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool
     """Return what to train on; files are read, and labelled if need be."""
     from lrpca.learn.problems import as_source
 
-    doing = "reading the data" + (f", and what {material.labels} makes of them" if material.labels else "")
+    doing = "reading the data" + (f", and labelling them by {material.labels}" if material.labels else "")
     with stages() if material.files and not quiet else nullcontext() as say:
         if say is not None:
             say(doing)
@@ -309,7 +313,7 @@ def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool
 
 
 def _train(source: Any, places: _Places, settings: dict[str, Any], command: str, quiet: bool) -> "Schedule":
-    """Train, with signs of progress; every end but a good one is a message and an exit code."""
+    """Train and show the progress; turn failures into a message and an exit code."""
     from lrpca.learn import DivergedError, train
 
     with (
@@ -317,7 +321,7 @@ def _train(source: Any, places: _Places, settings: dict[str, Any], command: str,
         exit_with(ExitCode.NOT_CONVERGED, DivergedError),
         exit_with(ExitCode.INPUT, ValueError),
         exit_with(ExitCode.OUTPUT, OSError),
-        live_rows(quiet, "training", "drawing problems") as show,
+        live_rows(quiet, "training", "generating problems") as show,
     ):
         try:
             return train(
@@ -329,18 +333,18 @@ def _train(source: Any, places: _Places, settings: dict[str, Any], command: str,
                 **settings,
             )
         except DivergedError as error:
-            raise DivergedError(f"{error} (with --force to begin anew)") from error
+            raise DivergedError(f"{error} (add --force to start again)") from error
 
 
 @contextmanager
 def _interruptible(checkpoint: Path, command: str) -> Iterator[None]:
-    """Say on Ctrl-C and on SIGTERM how to go on."""
+    """Say how to resume after Ctrl-C or SIGTERM."""
     import typer
 
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        on = f"go on with: {command} --resume" if checkpoint.exists() else "no checkpoint was written yet"
+        on = f"resume with: {command} --resume" if checkpoint.exists() else "no checkpoint was written yet"
         typer.echo(f"lrpca: interrupted, {NOTHING_LEFT}; {on}", err=True)
         if isinstance(stop, SystemExit):
             raise
@@ -355,12 +359,12 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if not error.errno:
             raise
-        reason = f"path={str(path)!r} cannot be written ({error.strerror}); choose another place or make room"
+        reason = f"path={str(path)!r} cannot be written ({error.strerror}); choose another place or free some space"
         raise OSError(reason) from error
 
 
 def _follow(show: Callable[[dict[str, str]], None]) -> "Callable[[Progress], None]":
-    """Return a function that shows where training stands, with the time that remains at the pace of this run."""
+    """Return a function that shows the progress of training and the estimated time left."""
     first: Progress | None = None
 
     def follow(progress: "Progress") -> None:
@@ -386,7 +390,7 @@ def _follow(show: Callable[[dict[str, str]], None]) -> "Callable[[Progress], Non
 
 
 def _report(schedule: "Schedule", material: _Material, places: _Places) -> None:
-    """Print the errors after each layer, what it took, where the model is, and what to do with it."""
+    """Print the error of each layer, the cost, the path of the model and the next command."""
     scores, training = schedule.meta["scores"], schedule.meta["training"]
     before, after = scores["errors_before"] or [], scores["held_out_errors"]
     rows = [[layer, before[layer] if layer < len(before) else None, error] for layer, error in enumerate(after)]

@@ -1,4 +1,4 @@
-"""The command ``lrpca video``: a clip in, videos of its background and of what moves, and a page out."""
+"""The command ``lrpca video``: split a clip into background and moving objects; write videos and a page."""
 
 import re
 import sys
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from lrpca.video import Progress, Separation
 
-_CODES = exit_codes("separated and written.", "written, but the clip breaks off: what came before is separated.")
+_CODES = exit_codes("separated and written.", "written, but the clip breaks off: only the frames before are separated.")
 _IN = "A video file, or a folder of pictures."
-_OUT = "Folder of the videos and the page, made if need be; IN-separated unless given."
-_RANK = "Components of the background; 2: a scene under changing light."
-_GREY = "Drop the colours, or keep them; unless given, IN decides."
-_DOWNSCALE = "Solve on frames averaged over NxN pixels, for speed; what is written has full size."
-_ROI = "Look for objects only here: LEFT,TOP,RIGHT,BOTTOM, or a picture that is white there."
-_IGNORE = "Do not look for objects here: a box or a picture, as above."
-_SENSITIVITY = "The one knob, 0.1 to 10: above 1 fainter things are marked, below 1 only clearer ones."
-_NO_CLEAN = "Leave masks as they are decided: no vote of neighbours, with specks and holes."
-_WINDOW = "Frames in memory at a time; unless given, what half a gigabyte holds at most."
-_FORCE = "Replace a result that exists, if this run comes to its end."
-_MASKS = "video: mask.mp4; pictures: PNGs in the folder mask."
-_ADVICE = "of the background moves by itself (noise, or a camera that is not fixed); check the masks before using them"
-_LEARNING = "learning the background (compiles at first use)"
+_OUT = "Folder for the videos and the page; default: IN-separated."
+_RANK = "Number of background components; 2 suits a scene under changing light."
+_GREY = "Use grey frames, or colour. Default: as in IN."
+_DOWNSCALE = "Average NxN pixels before solving, for speed. The output has full size."
+_ROI = "Mark objects only in this region: LEFT,TOP,RIGHT,BOTTOM, or a picture that is white there."
+_IGNORE = "Mark no objects in this region: a box or a picture, as for --roi."
+_SENSITIVITY = "From 0.1 to 10. Above 1, fainter objects are marked; below 1, only clearer ones."
+_NO_CLEAN = "Do not remove specks and holes from the masks."
+_WINDOW = "Number of frames in memory at a time. Default: as many as fit into half a gigabyte."
+_FORCE = "Replace an existing result when this run is complete."
+_MASKS = "Format of the masks: video (mask.mp4) or pictures (PNGs in the folder mask)."
+_ADVICE = "of the background is moving (noise, or a camera that is not fixed); check the masks before you use them"
+_LEARNING = "learning the background (the first run compiles)"
 _FINISHING = "finishing the files"
 # Where more of the background moves than this, something is wrong.
 _RESTLESS = 0.5
-# A log that is no terminal hears of it this often, in seconds.
+# Seconds between two lines of progress, if stderr is not a terminal.
 _INTERVAL = 60.0
 
 
@@ -59,7 +59,7 @@ def add_video(app: "typer.Typer") -> None:
         force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:
-        """Split a clip into its background and what moves in front of it: videos, masks and a page."""
+        """Split a clip into background and moving objects; write videos, masks and a page."""
         folder = _default_output(file) if output is None else output
         with short_messages():
             settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
@@ -97,12 +97,12 @@ def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
         if left < right and top < bottom:
             return box
     if re.fullmatch(r"[\d\s,.+-]*", text) and not Path(text).is_file():
-        raise ValueError(f"--{name}={text!r} is no box; write it as LEFT,TOP,RIGHT,BOTTOM in pixels, e.g. 0,40,320,240")
+        raise ValueError(f"--{name}={text!r} is not a box; write LEFT,TOP,RIGHT,BOTTOM in pixels, e.g. 0,40,320,240")
     return Path(text)
 
 
 def _check(settings: dict[str, Any]) -> None:
-    """Refuse what is wrong for any clip."""
+    """Raise ValueError for settings that are wrong for any clip."""
     from lrpca.video import request
 
     request.check_rank(settings["rank"])
@@ -114,7 +114,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _look(file: Path, settings: dict[str, Any]) -> None:
-    """Refuse a clip that cannot be read, and what is wrong for this one."""
+    """Raise ValueError for a clip that cannot be read, or settings that are wrong for it."""
     from lrpca.video import open_frames, request
 
     if file.is_fifo():  # what is read from it is gone
@@ -139,7 +139,7 @@ def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Se
 
 @contextmanager
 def _following(quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
-    """Hand out a function that shows how far it is: a bar on a terminal, otherwise a line for each stage."""
+    """Yield a function that shows the progress: a bar on a terminal, otherwise a line for each stage."""
     import typer
 
     if quiet:
@@ -175,7 +175,7 @@ def _bar() -> Iterator["Callable[[Progress], None]"]:
 
 
 def _lines(say: "Callable[[str], None]") -> "Callable[[Progress], None]":
-    """Return a function that says when a stage begins and, in long ones, how far it is."""
+    """Return a function that prints a line when a stage begins, and once a minute in long ones."""
     first: Progress | None = None
     said = time.monotonic()
 
@@ -195,12 +195,12 @@ def _lines(say: "Callable[[str], None]") -> "Callable[[Progress], None]":
 
 
 def tell(first: "Progress", now: "Progress") -> str:
-    """Return how far it is, how fast, and for how long it will go on at this pace.
+    """Return the frames done, the speed, and the estimated time left, as text.
 
     Parameters
     ----------
     first, now : Progress
-        The first one: what came before it, learning, says nothing about the pace. And the present one.
+        The first report and the present one. Learning comes before the first, so it does not count.
     """
     total, pace = _announced(now), 0.0
     if now.seconds > first.seconds:
@@ -220,7 +220,7 @@ def _clock(seconds: int) -> str:
 
 
 def _announced(progress: "Progress") -> int | None:
-    """Return how many frames there are to be; None where that is not known, or was wrong."""
+    """Return the announced number of frames; None if it is unknown or was wrong."""
     n_frames = progress.n_frames
     return None if n_frames is None or n_frames < progress.done else n_frames
 
@@ -235,7 +235,7 @@ def _report(result: "Separation") -> None:
         {
             "clip": f"{result.name}, {frames} of {result.width}x{result.height}, {kind}",
             "background": f"rank {len(scene.panels)}, solved at {scene.width}x{scene.height}; "
-            f"{scene.dynamic.mean():.1%} of it moves by itself",
+            f"{scene.dynamic.mean():.1%} of it is moving",
             "noise level": f"{scene.noise:.2g} grey levels",
             "foreground": _foreground(result),
             "time": f"{result.seconds:.3g} s, {result.n_frames / result.seconds:.3g} frames a second",
@@ -249,6 +249,6 @@ def _report(result: "Separation") -> None:
 def _foreground(result: "Separation") -> str:
     busiest = int(result.area.argmax())
     if result.area[busiest] == 0:
-        return "none was found"
+        return "none found"
     when = f"(frame {busiest + 1}, at {_clock(round(busiest / result.rate))})"
     return f"{result.area.mean():.2%} on average, {result.area[busiest]:.2%} at most {when}"
