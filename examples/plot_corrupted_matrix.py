@@ -2,8 +2,8 @@
 A corrupted matrix
 ==================
 
-A matrix of rank 3 in which every tenth entry is off, some by far more than the signal. Ordinary PCA is drawn
-away by them; robust PCA finds the matrix and names the spoiled entries.
+A matrix of rank 3 has one wrong entry in ten, and some errors are much larger than the signal. They corrupt ordinary
+PCA. Robust PCA recovers the matrix and marks the wrong entries.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,7 @@ import lrpca
 from lrpca import metrics, plot
 
 # %%
-# Smooth curves make the difference easy to see: each row is a mixture of three of them.
+# Each row is a mixture of three smooth curves, so that errors are easy to see.
 
 rng = np.random.default_rng(0)
 t = np.linspace(0, 1, 300)
@@ -25,10 +25,11 @@ Y = X + 0.02 * rng.standard_normal(X.shape)
 Y[spoiled] += rng.uniform(-8, 8, spoiled.sum())
 
 # %%
-# Only the rank is given. The noise of 2% ends the iteration: more passes would not improve the answer.
+# Only the rank is given. The iteration ends at the noise floor: further passes would change the result by less than the
+# noise.
 
 d = lrpca.decompose(Y, rank=3)
-print(f"converged: {d.converged} ({d.reason}) after {d.n_iter} iterations and {d.n_reads} reads of Y")
+print(f"converged: {d.converged} ({d.reason}) after {d.n_iter} iterations and {d.n_reads} passes over the data")
 print(f"noise level: {float(np.median(d.noise_level)):.4f} (true: 0.02)")
 
 # %%
@@ -43,7 +44,7 @@ score = metrics.precision_recall_f(d.outliers, spoiled)
 print(f"outliers: precision {score.precision:.3f}, recall {score.recall:.3f}")
 
 # %%
-# Recall is below one because a corruption smaller than the noise cannot be told from it.
+# Recall is below one, because errors smaller than the noise cannot be detected.
 
 figure, axes = plt.subplots(2, 2, figsize=(9, 5.5), sharex=True, sharey=True, layout="constrained")
 for ax, title, values in zip(
@@ -56,7 +57,7 @@ for ax, title, values in zip(
     ax.set(title=title)
 
 # %%
-# One row, seen as a curve.
+# One row as a curve.
 
 figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
 ax.plot(t, Y[0], ".", color="0.7", label="given")
@@ -67,7 +68,7 @@ ax.set(ylim=(-5, 5))
 ax.legend(ncols=4, loc="upper center", frameon=False)
 
 # %%
-# Where the line between noise and outlier was drawn:
+# The threshold between noise and outliers:
 
 figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
 plot.residual_histogram(Y, d, ax=ax)

@@ -2,9 +2,9 @@
 Which cells of my table are wrong?
 ==================================
 
-A year of temperatures at 24 stations, typed in by hand: points slipped, signs wrong, digits swapped, cells left empty.
-`RobustPCA` takes the data frame as it is, names the cells that do not fit, says what should stand there, and fills the
-gaps. Ordinary PCA, which minds every square, describes the typing errors.
+A year of temperatures at 24 stations was typed by hand: misplaced decimal points, wrong signs, swapped digits, empty
+cells. `RobustPCA` takes the data frame as it is, marks the wrong cells, estimates the correct values and imputes the
+empty cells. Ordinary PCA minimises squares, so it describes the typing errors.
 """
 
 import matplotlib.pyplot as plt
@@ -18,8 +18,8 @@ from sklearn.pipeline import make_pipeline
 import lrpca
 
 # %%
-# The table is made here, so that the truth is known. Three things move the temperatures: the season, more so inland;
-# mild days on the coast while it is cold in the hills; and fronts from the north.
+# The table is simulated, so the truth is known. Three effects change the temperatures: the season, which is stronger
+# inland; mild days on the coast while the hills are cold; and fronts from the north.
 
 rng = np.random.default_rng(0)
 regions = {"Coast": 8, "Plain": 8, "Hills": 8}
@@ -51,14 +51,15 @@ table = table.mask(empty)
 print(table.iloc[:5, :6])
 
 # %%
-# Nothing is set. The number of components is found.
+# No settings are needed. The number of components is found.
 
 model = lrpca.RobustPCA().fit(table)
 print(f"{model.n_components_} components explain {model.explained_variance_ratio_.sum():.1%} of the variance")
-print(f"noise: {model.noise_variance_**0.5:.2f} degrees (0.30 and the rounding to one digit were put in)")
+print(f"noise: {model.noise_variance_**0.5:.2f} degrees (true: 0.30, plus rounding to one digit)")
 
 # %%
-# The cells that do not fit, with what should stand there. ``low_rank_`` is the table without errors, noise and gaps.
+# The wrong cells, with estimates of the correct values. ``low_rank_`` is the table without errors, noise and empty
+# cells.
 
 clean = pd.DataFrame(model.low_rank_, days, stations)
 found = pd.DataFrame(model.outliers_, days, stations)
@@ -68,8 +69,8 @@ print(f"{len(named)} cells, for instance")
 print(named.sample(8, random_state=0).sort_index().to_string())
 
 # %%
-# Not every error can be seen: a wrong sign or a slipped point near zero changes the cell by little more than the noise.
-# Those that are missed are of that kind.
+# Some errors cannot be detected: near zero, a wrong sign or decimal point changes the cell by little more than the
+# noise. The missed errors are of that kind.
 
 changed = (table != correct) & ~empty
 size = (table - correct).abs()
@@ -78,17 +79,17 @@ for kind in kinds:
     missed = f"missed ones are off by up to {size[here & ~found].max().max():.1f} degrees"
     print(f"{kind:15s} {int((found & here).sum().sum()):3d} of {int(here.sum().sum()):3d} found", end=", ")
     print(missed if (here & ~found).any(axis=None) else "none missed")
-print(f"called wrong although right: {int((found & ~changed).sum().sum())} of {int((~changed & ~empty).sum().sum())}")
+print(f"correct cells marked as wrong: {int((found & ~changed).sum().sum())} of {int((~changed & ~empty).sum().sum())}")
 
 # %%
-# The gaps: robust PCA fills them to about the noise. The median of the station knows nothing of the day.
+# The empty cells: robust PCA imputes them to about the noise level. The median of a station ignores the day.
 
 gap = np.abs(clean - correct).to_numpy()[empty]
 median = np.abs(table.median() - correct).to_numpy()[empty]
-print(f"mean error of the filled cells: {gap.mean():.2f} degrees; medians of the stations: {median.mean():.2f}")
+print(f"mean error of the imputed cells: {gap.mean():.2f} degrees; medians of the stations: {median.mean():.2f}")
 
 # %%
-# Ordinary PCA cannot take the gaps, so they are filled first; then the errors become its components.
+# Ordinary PCA needs the empty cells filled first. The errors then dominate its components.
 
 plain = make_pipeline(SimpleImputer(), PCA(3)).fit(table)[-1]
 ideal = PCA(3).fit(correct)
@@ -115,14 +116,14 @@ axes[0].invert_yaxis()
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
 
 # %%
-# The year at one station, as typed and as corrected (beyond 30 degrees the scale is logarithmic).
+# The year at one station, typed and corrected. Beyond 30 degrees the scale is logarithmic.
 
 station = str(found.sum().idxmax())
 column, marked = table[station], found[station]
 figure, ax = plt.subplots(figsize=(10, 3.4), layout="constrained")
 ax.plot(clean.index, clean[station], color="#0072B2", linewidth=1.2, label="corrected")
 ax.plot(column.index[~marked], column[~marked], ".", color="0.55", markersize=4, label="typed")
-ax.plot(column.index[marked], column[marked], "x", color="#D55E00", label="called wrong")
+ax.plot(column.index[marked], column[marked], "x", color="#D55E00", label="marked as wrong")
 ax.set(title=station, ylabel="temperature (°C)")
 ax.set_yscale("symlog", linthresh=30)
 ticks = [-30, -15, 0, 15, 30, 100, 300]

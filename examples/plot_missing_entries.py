@@ -2,8 +2,8 @@
 Missing entries
 ===============
 
-Half of the entries are not there at all and one in ten of the others is wrong. NaN marks what is missing; the
-low-rank part fills it in.
+Half of the entries are missing, and one in ten of the others is wrong. NaN means missing. The low-rank part imputes the
+missing entries.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,7 @@ import lrpca
 from lrpca import metrics
 
 # %%
-# A picture of low rank: a woven pattern.
+# A picture of low rank.
 
 x, y = np.meshgrid(np.linspace(-1, 1, 320), np.linspace(-1, 1, 240))
 X = np.sin(9 * x) * np.cos(7 * y) + 0.7 * np.cos(15 * x) * np.sin(4 * y) + 0.5 * x * y
@@ -26,7 +26,7 @@ missing = rng.random(X.shape) < 0.5
 Y[missing] = np.nan
 
 # %%
-# Nothing has to be said about the missing entries. Where some are, each row and column is solved by those it has.
+# NaN needs no further settings. Each row and column is solved with its observed entries.
 
 d = lrpca.decompose(Y, rank=3)
 print(f"converged: {d.converged} ({d.reason}) after {d.n_iter} iterations")
@@ -34,7 +34,7 @@ print(f"relative error where observed: {metrics.relative_error(d.low_rank[~missi
 print(f"relative error where missing:  {metrics.relative_error(d.low_rank[missing], X[missing]):.1e}")
 
 # %%
-# Missing entries are never called outliers.
+# Missing entries are never marked as outliers.
 
 print("outliers among the missing:", np.count_nonzero(d.outliers & missing))
 
@@ -46,7 +46,7 @@ for ax, title, values in zip(
     ax.set(title=title, xticks=[], yticks=[], facecolor="0.85")
 
 # %%
-# Integers have no NaN. There, `mask` says which entries were observed, and the data stay integers.
+# Integers have no NaN. Pass `mask`, True where observed; the data stay integers.
 
 levels = np.clip(np.round(127 + 50 * np.nan_to_num(Y)), 0, 255).astype(np.uint8)
 d8 = lrpca.decompose(levels, rank=4, mask=~missing)  # rank 4: the offset of 127 is one more component

@@ -2,9 +2,9 @@
 What is behind the glare?
 =========================
 
-Digits in chalk, each with a reflection that outshines some pixels. Trained on such pictures alone, `RobustPCA` learns
-what digits look like, and ``inverse_transform(transform(X))`` shows what is behind the glare in pictures it has never
-seen. How far that goes depends on how bright and how large the spot is, so that is measured too.
+Each picture of a digit has a bright reflection. `RobustPCA` is trained on such pictures only, and
+``inverse_transform(transform(X))`` reconstructs the hidden pixels of new pictures. The result depends on the brightness
+and the size of the reflection, so the example measures that too.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 import lrpca
 
 # %%
-# The digits of scikit-learn have 8 x 8 pixels from 0 to 16. Every picture, of the training set as of the test set, gets
-# a spot of 2 x 2 pixels somewhere.
+# The digits of scikit-learn have 8 x 8 pixels from 0 to 16. Every training and test picture gets a bright spot of 2 x 2
+# pixels.
 
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
@@ -38,8 +38,8 @@ def spots(count: int, height: int, width: int, seed: int) -> np.ndarray:
 
 
 # %%
-# Both models get ten components and the spoiled pictures, brightness 64, four times that of chalk. What PCA does with
-# clean pictures is shown for comparison: nobody who sees the spoiled ones can do much better.
+# Both models get ten components and the pictures with spots of brightness 64, four times the brightest pixel. PCA of
+# the clean pictures is the best result that one can expect.
 
 hidden_train, hidden_test = spots(len(X_train), 2, 2, seed=0), spots(len(X_test), 2, 2, seed=1)
 spoiled_train, spoiled_test = np.where(hidden_train, 64.0, X_train), np.where(hidden_test, 64.0, X_test)
@@ -56,11 +56,11 @@ for name, picture in pictures.items():
     print(f"{name:20s} error behind the spot {squares[hidden_test].mean() ** 0.5:5.2f}, ", end="")
     print(f"elsewhere {squares[~hidden_test].mean() ** 0.5:5.2f}")
 flagged = robust.outlier_mask(spoiled_test)
-print(f"pixels called outliers: {flagged[hidden_test].mean():.1%} of the spots, ", end="")
+print(f"pixels marked as outliers: {flagged[hidden_test].mean():.1%} of the spots, ", end="")
 print(f"{flagged[~hidden_test].mean():.1%} of the others")
 
 # %%
-# One test picture of each digit. PCA brings the glare back, smeared; robust PCA draws what is likely behind.
+# One test picture of each digit. PCA reproduces the spot, blurred. Robust PCA reconstructs the hidden pixels.
 
 shown = [int(np.flatnonzero(y_test == digit)[1]) for digit in range(10)]
 rows = {"true": X_test, "with glare": spoiled_test, "RobustPCA": pictures["RobustPCA"], "PCA": pictures["PCA"]}
@@ -75,17 +75,17 @@ for line, (title, values) in zip(axes, rows.items(), strict=True):
     line[0].set_ylabel(title)
 
 # %%
-# Scores are features. A classifier of the ten scores, trained on spoiled pictures, reads spoiled pictures:
+# Scores are features. A classifier of the ten scores is trained and tested on pictures with spots:
 
 for name, model in (("RobustPCA", robust), ("PCA", plain)):
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     classifier.fit(model.transform(spoiled_train), y_train)
-    print(f"{name:9s}: {classifier.score(model.transform(spoiled_test), y_test):.1%} read correctly")
+    print(f"{name:9s}: {classifier.score(model.transform(spoiled_test), y_test):.1%} classified correctly")
 
 # %%
-# How bright must a spot be, and how small? One no brighter than chalk may be chalk: little to notice, and little to
-# win over PCA. And robustness has an end. Spots of six pixels on every training picture have patterns of their own,
-# stronger than those of the digits; robust PCA takes them for the signal then, as PCA does.
+# How bright and how large may a spot be? A spot as bright as the digits is hard to detect, and there is little to gain
+# over PCA. Large spots fail: spots of six pixels on every training picture have patterns of their own, stronger than
+# those of the digits. Robust PCA then treats them as signal, like PCA.
 
 
 def errors(brightness: float, height: int, width: int) -> tuple[float, float]:

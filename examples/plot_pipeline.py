@@ -2,9 +2,9 @@
 Does it fit into a scikit-learn pipeline?
 =========================================
 
-`RobustPCA` is a transformer like any other: scalers before it, a classifier behind it, the number of components chosen
-by cross-validation, names of columns from end to end. A task with corrupted features shows what it brings, the same
-task without corruption what it costs. At the end, rows come in small portions.
+`RobustPCA` works in a pipeline like any other transformer: after a scaler, before a classifier, with the number of
+components chosen by cross-validation. A task with corrupted features shows the benefit; the same task without
+corruption shows the cost. At the end, ``partial_fit`` learns from small batches.
 """
 
 import matplotlib.pyplot as plt
@@ -22,8 +22,8 @@ from sklearn.preprocessing import RobustScaler
 import lrpca
 
 # %%
-# Sixty sensors watch eight hidden quantities, of which the class is a function. A share of the readings is replaced by
-# spikes, in training and test rows alike, and one in twenty is lost.
+# Sixty sensors measure eight hidden quantities, which determine the class. Some readings are replaced by spikes, in
+# training rows and test rows, and one in twenty is missing.
 
 latent, y = make_classification(
     1000, 8, n_informative=8, n_redundant=0, n_clusters_per_class=1, class_sep=0.7, random_state=1
@@ -43,8 +43,8 @@ def corrupted(share: float) -> pd.DataFrame:
 
 
 # %%
-# `RobustScaler` measures by quartiles, which spikes hardly move (they would `StandardScaler`), and leaves NaN where it
-# is. `RobustPCA` needs no imputer, PCA does. The number of components of both is chosen by cross-validation.
+# `RobustScaler` uses quartiles, which spikes hardly change, and keeps NaN. `RobustPCA` needs no imputer; PCA does.
+# Cross-validation chooses the number of components of both.
 
 choice = [4, 8, 12]
 robust = GridSearchCV(
@@ -69,7 +69,7 @@ for share in shares:
         print(f"last fit {search.refit_time_:.2f} s")
 
 # %%
-# Without spikes PCA is as good, and many times as fast: there is nothing to win but the imputer. With spikes it loses.
+# Without spikes, PCA is as good and many times faster. With spikes, it is worse.
 
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for name, marker, color in (("RobustPCA", "o", "#0072B2"), ("PCA", "s", "#D55E00")):
@@ -84,14 +84,14 @@ ax.axhline(max(np.mean(y), 1 - np.mean(y)), color="0.6", linewidth=1, linestyle=
 ax.annotate("guessing", (0, max(np.mean(y), 1 - np.mean(y))), (0, 5), textcoords="offset points", color="0.4")
 
 # %%
-# Frames in, frames out: ``set_output`` names the scores and keeps the index.
+# ``set_output`` returns data frames with named scores and the index.
 
 scores = make_pipeline(RobustScaler(), lrpca.RobustPCA(8)).set_output(transform="pandas").fit_transform(X_train)
 print(scores.iloc[:3, :4].round(2))
 
 # %%
-# ``partial_fit`` learns from rows as they come, in memory that does not grow; here fifty at a time. Into how many
-# portions the rows are cut makes no difference. `IncrementalPCA` beside it is not robust.
+# ``partial_fit`` learns from batches of rows in constant memory, here fifty rows at a time. The batch size makes no
+# difference. `IncrementalPCA` is not robust.
 
 rows = corrupted(0.1).to_numpy()
 stream, incremental = lrpca.RobustPCA(8), IncrementalPCA(8)

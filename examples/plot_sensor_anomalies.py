@@ -2,9 +2,9 @@
 When and where was the traffic unusual?
 =======================================
 
-Traffic between the routers of a network: what all pairs of routers do together (days, nights, weekends) takes a few
-components, what one pair does at one time does not. `RobustPCA` separates the two without being told what is normal,
-flags single cells, and rates whole times, or whole pairs, by their likelihood.
+The traffic between the routers of a network has common patterns (days, nights, weekends), which need a few components,
+and anomalies of single pairs at single times. `RobustPCA` separates the two without a definition of normal. It flags
+single cells, and rates whole times or whole pairs by their likelihood.
 """
 
 import os
@@ -18,8 +18,8 @@ from sklearn.decomposition import PCA
 import lrpca
 
 # %%
-# Real data if they are there: the folder named by ``LRPCA_DATA`` may hold counts of the Abilene network, 204 times of
-# 12 x 12 pairs of routers. Otherwise something like them is simulated. The output says which it was.
+# If the folder named by ``LRPCA_DATA`` holds counts of the Abilene network, 204 times of 12 x 12 pairs of routers, they
+# are used. Otherwise similar data are simulated. The output says which.
 
 rng = np.random.default_rng(0)
 
@@ -43,9 +43,8 @@ counts, source = traffic()
 print(f"{source}: {counts.shape[0]} times of {counts.shape[1]} pairs")
 
 # %%
-# Nobody knows which of the counts are truly unusual, so some are added that we do know of: bursts of a single time, in
-# which a pair has its usual traffic twice on top; six pairs that carry five times as much for 24 times; and a router
-# that sends nothing for eight times.
+# The true anomalies are unknown, so known ones are added: bursts at single times, with three times the usual traffic of
+# a pair; six pairs with five times the traffic for 24 times; and a router that sends nothing for eight times.
 
 bursts, stretches, outage = (np.zeros(counts.shape, bool) for _ in range(3))
 outage[150:158, 36:48] = True
@@ -59,8 +58,8 @@ spoiled = np.where(bursts, counts + 2 * np.median(counts, axis=0), counts)
 spoiled = np.where(stretches, 5 * spoiled, np.where(outage, 0, spoiled))
 
 # %%
-# Pairs are made comparable: traffic relative to the median of the pair (and a bit, for pairs with next to none). The
-# square root, as usual with counts, makes noise about as large in busy hours as in quiet ones.
+# Traffic is divided by the median of the pair, plus a constant for pairs with little traffic. The square root, as usual
+# with counts, makes the noise about equal in busy and quiet hours.
 
 Y = np.sqrt(spoiled / (np.median(spoiled, axis=0) + 0.02))
 model = lrpca.RobustPCA(2).fit(Y)
@@ -68,12 +67,12 @@ flagged = model.outliers_
 print(f"converged: {model.converged_} after {model.n_iter_} iterations; {flagged.mean():.1%} of the cells are flagged")
 
 # %%
-# Two components are asked for, not ``"auto"``: real traffic has no number of components at which structure ends, and
-# with every further one more of the lasting oddities counts as normal.
+# The number of components is two, not ``"auto"``: the spectrum of real traffic has no gap, and with every further
+# component, more of the lasting anomalies count as normal.
 #
-# Beside it PCA, which has no threshold of its own: it may flag as many cells as robust PCA did, those it explains
-# worst. Bursts of a single time it finds about as well. What lasts gets into its components: in the measured data
-# with their many oddities it misses more of that. In the simulation, which has no others, the two are equal.
+# For comparison, PCA flags as many cells as robust PCA: those with the largest residuals. It finds bursts about as
+# well. Lasting anomalies enter its components, so in the measured data, which have many, it misses more of them. In the
+# simulation the two are equal.
 
 plain = PCA(2).fit(Y)
 left = np.abs(Y - plain.inverse_transform(plain.transform(Y)))
@@ -82,10 +81,11 @@ for kind, where in (("bursts", bursts), ("stretches", stretches), ("outage", out
     print(f"{kind:9s} {where.sum():3d} cells, found by RobustPCA {flagged[where].mean():4.0%}, ", end="")
     print(f"by PCA {largest[where].mean():4.0%}")
 added = bursts | stretches | outage
-print(f"flagged beside what was added: {np.count_nonzero(flagged & ~added)} cells, {flagged[~added].mean():.1%}")
+print(f"other flagged cells: {np.count_nonzero(flagged & ~added)} cells, {flagged[~added].mean():.1%}")
 
 # %%
-# All cells: above as given, below what robust PCA took out. Circles are the bursts that were added, boxes the rest.
+# All cells: above the data, below the outliers that robust PCA found. Circles are the added bursts, boxes the other
+# added anomalies.
 
 figure, axes = plt.subplots(2, 1, figsize=(10, 7.4), sharex=True, layout="constrained")
 given = axes[0].imshow(Y.T, cmap="viridis", vmin=0, vmax=2.5, aspect="auto", interpolation="nearest")
@@ -102,9 +102,9 @@ axes[0].set(title=f"given, {source}", ylabel="pair of routers")
 axes[1].set(title="flagged", xlabel="time", ylabel="pair of routers")
 
 # %%
-# `score_samples` rates rows, here times: the log-likelihood of a row in which every outlier costs, but by its logarithm
-# only. To rate pairs, give the transpose. The outage shows among the times. Of the six pairs with extra traffic some
-# are the least likely; in the measured network others hide among pairs that are as odd by themselves.
+# `score_samples` rates rows, here times, by their log-likelihood. An outlier costs only its logarithm. To rate pairs,
+# use the transpose. The outage shows among the times. Some of the six pairs with extra traffic are the least likely; in
+# the measured network, others are hidden among pairs that are unusual anyway.
 
 by_pair = lrpca.RobustPCA(2).fit(Y.T).score_samples(Y.T)
 odd = stretches.any(axis=0)
@@ -116,7 +116,7 @@ axes[0].axvspan(149.5, 157.5, color="#E69F00", alpha=0.35, linewidth=0, label="o
 axes[0].set(xlabel="time", ylabel="log-likelihood")
 axes[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
 pair = np.arange(144)
-axes[1].plot(pair[~odd], by_pair[~odd], "o", color="#0072B2", markersize=3.5, label="as they were")
+axes[1].plot(pair[~odd], by_pair[~odd], "o", color="#0072B2", markersize=3.5, label="unchanged")
 axes[1].plot(pair[odd], by_pair[odd], "D", color="#D55E00", markersize=5, label="with extra traffic")
 axes[1].set(xlabel="pair of routers", ylabel="log-likelihood")
 axes[1].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)

@@ -2,9 +2,9 @@
 What moves in a video
 =====================
 
-A fixed camera looks at a street; figures and cars pass, a tree waves, the light changes. Every frame is a row of a
-matrix of bytes. Its low-rank part is the empty street, and what differs from it is judged pixel by pixel:
-`lrpca.video.separate` gives a mask for every frame.
+A fixed camera looks at a street: people and cars pass, a tree moves in the wind, the light changes. Every frame is a
+row of a matrix of bytes. Its low-rank part is the empty street. `lrpca.video.separate` returns a mask of the moving
+objects for every frame.
 """
 
 import matplotlib.pyplot as plt
@@ -14,14 +14,14 @@ import lrpca
 from lrpca import metrics
 
 # %%
-# The scene is rendered, so that its background and its foreground are known exactly. A path of a video file or of a
-# folder of pictures would do as well.
+# The scene is rendered, so its background and foreground are known exactly. You can also pass the path of a video file
+# or of a folder of pictures.
 
 scene = lrpca.datasets.street_scene()
 print(f"{len(scene.frames)} frames of {scene.frames.shape[2]}x{scene.frames.shape[1]}, {scene.frames.dtype}")
 
 # %%
-# One call, nothing to set.
+# One call, without settings.
 
 result = lrpca.video.separate(scene.frames)
 assert result.masks is not None
@@ -29,8 +29,8 @@ score = metrics.precision_recall_f(result.masks, scene.foreground)
 print(f"precision {score.precision:.3f}, recall {score.recall:.3f}, F-measure {score.f:.3f}")
 
 # %%
-# Three moments. The background is that of the frame, in its light. White is what was found; in the last column what was
-# missed is blue and what was marked in error orange.
+# Three frames. The background has the light of the frame. Marked pixels are white. In the last column, missed pixels
+# are blue and wrongly marked ones orange.
 
 
 def compare(found: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -50,12 +50,12 @@ for row, t in zip(axes, moments, strict=True):
         ax.imshow(picture, cmap="gray", vmin=0, vmax=255 if picture.dtype == np.uint8 else 1)
         ax.set(xticks=[], yticks=[])
     row[0].set_ylabel(f"frame {t + 1}")
-for ax, title in zip(axes[0], ["frame", "background", "mask", "beside the truth"], strict=True):
+for ax, title in zip(axes[0], ["frame", "background", "mask", "errors"], strict=True):
     ax.set_title(title)
 
 # %%
-# The tree waves and is not marked: leaves come often, are small, and are gone a moment later. These are the places that
-# were found to move by themselves. Legs do a little of the same where many people walk.
+# The moving tree is not marked: leaves change often, in small pieces, and only briefly. The picture shows where moving
+# background was found. Legs look similar where many people walk.
 
 _, learnt = result.scenes[-1]
 figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
@@ -64,8 +64,8 @@ ax.imshow(np.ma.masked_equal(learnt.dynamic, False), cmap="autumn", alpha=0.6)
 ax.set(title=f"moving background, {learnt.dynamic.mean():.1%} of the picture", xticks=[], yticks=[])
 
 # %%
-# How much goes on, and when: the share of foreground in every frame. The one knob is `sensitivity`; above 1 fainter
-# things are marked, below 1 only clearer ones.
+# The share of foreground in every frame. With `sensitivity` above 1, fainter objects are marked; below 1, only clearer
+# ones.
 
 figure, ax = plt.subplots(figsize=(10, 3), layout="constrained")
 seconds = np.arange(result.n_frames) / result.rate
@@ -80,12 +80,12 @@ ax.set(xlabel="seconds", ylabel="foreground", ylim=(0, None), xlim=(0, seconds[-
 ax.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %%
-# Live, from a camera: one frame in, one mask out. It knows only the past, so the first frames are worse.
+# Live: one frame in, one mask out. The separator knows only the past, so the first frames are worse.
 
 separator = lrpca.video.Separator()
 live = np.stack([separator.apply(frame) > 0 for frame in scene.frames])
 for name, part in (("first second", slice(25)), ("the rest", slice(25, None))):
     f = metrics.f_measure(live[part], scene.foreground[part])
     whole = metrics.f_measure(result.masks[part], scene.foreground[part])
-    print(f"{name:12s}: F-measure live {f:.3f}, with all frames at hand {whole:.3f}")
+    print(f"{name:12s}: F-measure live {f:.3f}, with all frames {whole:.3f}")
 plt.show()
