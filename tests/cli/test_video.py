@@ -182,7 +182,7 @@ def test_a_restless_background_is_warned_of(
         monkeypatch.setattr(Scene, "dynamic", property(lambda _, everywhere=everywhere: everywhere))
         assert main(["video", "clip.mp4", "-o", "out", "-q", "-f"]) == ExitCode.DONE
         err = capsys.readouterr().err
-        assert err.startswith("lrpca: warning: 60% of the background moves") if warned else err == ""
+        assert err.startswith("lrpca: warning: 60% of the background is moving") if warned else err == ""
 
 
 def test_how_far_it_is() -> None:
