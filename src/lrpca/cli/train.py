@@ -117,7 +117,7 @@ class _Material:
     outliers: float | None
 
     def check(self) -> None:
-        """Refuse options that do not go together."""
+        """Raise ValueError for options that cannot be combined."""
         made = {"shape": self.shape, "outliers": self.outliers}
         if self.files:
             for name, value in {**made, "mixture": self.mixture or None}.items():
@@ -283,7 +283,7 @@ def _form(form: str | None, begin: str | None) -> "str | Schedule":
 
 
 def _check_settings(settings: dict[str, Any], material: _Material, floor: float | None) -> "PaperProblems":
-    """Refuse what `lrpca.learn.train` would refuse, and more; return the problems to draw where there are no data."""
+    """Raise what `lrpca.learn.train` would raise, and more; return the problems to draw if there are no data."""
     from lrpca.learn.request import resolve
 
     given = dict(settings)
