@@ -194,7 +194,7 @@ def robust_fit(
 
 
 def _unit_of_table(table: Any) -> float:
-    """Return what a table is to be divided by, see `lrpca.core.units`; where it is not in memory, the solver finds out."""
+    """Return the unit of a table, see `lrpca.core.units`; where it is not in memory, the solver finds it."""
     if isinstance(table, ChunkedMatrix) or table.dtype.kind != "f":
         return 1.0
     sample = draw_sample(accept(table), np.random.default_rng(0), allow_empty=True)
