@@ -299,6 +299,12 @@ def with_too_few_numbers(content: bytes) -> bytes:
     return json.dumps(loaded).encode()
 
 
+def with_short_moments(content: bytes) -> bytes:
+    loaded = json.loads(content)
+    loaded["course"]["optimiser"]["state"]["0"]["exp_avg"] = [1.0]
+    return json.dumps(loaded).encode()
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -312,6 +318,7 @@ def with_too_few_numbers(content: bytes) -> bytes:
         (lambda _: b'{"format": "lrpca-checkpoint", "version": 1}', "is of another training"),
         (without_state, "lacks what training needs"),
         (with_too_few_numbers, "lacks what training needs"),
+        (with_short_moments, "lacks what training needs"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(saved: Path, tmp_path: Path, damage: Any, words: str) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.learn.adam import Adam
 from lrpca.learn.network import UnrolledNetwork, check_finite
 from lrpca.learn.problems import Source
 from lrpca.learn.tensors import Data, prepare
@@ -83,13 +82,14 @@ class FastCourse(Course):
         self._trained = torch.ones_like(network.thresholds)
         self._trained[[layer for layer in frozen if layer < len(self._trained)]] = 0.0
         slow = [network.steps, *([network.tail] if network.tail.requires_grad else [])]
-        self._optimiser = Adam([[network.thresholds], slow], [learning_rate, learning_rate / 2], decays=(0.9, 0.95))
+        groups = [{"params": [network.thresholds]}, {"params": slow}]
+        self._optimiser = torch.optim.Adam(groups, betas=(0.9, 0.95), foreach=False)
 
     def step(self) -> float:
         """Take one step on the next problem."""
         self._set_rates()
         data = self._draw(self.position)
-        self._optimiser.clear()
+        self._optimiser.zero_grad()
         floor = math.log(_ROUNDING[data.dtype])
         layers = self.network.layers(data, self._depth_now())
         logs = torch.stack([data.log_loss(layer.L, layer.R) for layer in layers][1:])
@@ -133,7 +133,8 @@ class FastCourse(Course):
 
     def _set_rates(self) -> None:
         part = max(_LAST_RATE, 0.5 * (1 + math.cos(math.pi * self.position / max(1, self.total))))
-        self._optimiser.rates = [share * part * self._rate for share in (1.0, 0.5)]
+        for group, share in zip(self._optimiser.param_groups, (1.0, 0.5), strict=True):
+            group["lr"] = share * part * self._rate
 
     @property
     def finishing(self) -> str | None:
@@ -175,17 +176,29 @@ class FastCourse(Course):
 
     def state(self) -> dict[str, Any]:
         """Return parameters, moments and position; problems depend on seed and position alone."""
+        moments = {
+            str(index): {name: value.tolist() for name, value in entry.items()}
+            for index, entry in self._optimiser.state_dict()["state"].items()
+        }
         return {
             "position": self.position,
             "parameters": pack_parameters(self.network),
-            "optimiser": self._optimiser.state(),
+            "optimiser": {"state": moments},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to such a state."""
         self.position = int(state["position"])
         unpack_parameters(self.network, state["parameters"])
-        self._optimiser.restore(state["optimiser"])
+        parameters = [parameter for group in self._optimiser.param_groups for parameter in group["params"]]
+        moments = {}
+        for index, entry in state["optimiser"]["state"].items():
+            parameter = parameters[int(index)]
+            shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+            moments[int(index)] = {
+                name: torch.tensor(entry[name], dtype=parameter.dtype).reshape(shape) for name, shape in shapes.items()
+            }
+        self._optimiser.load_state_dict(self._optimiser.state_dict() | {"state": moments})
 
 
 def drawn_from(source: Source, seed: int, *, dtype: Any, device: Any) -> Callable[[int], Data]:
