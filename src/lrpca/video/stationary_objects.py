@@ -139,7 +139,9 @@ def _surrounds(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np
 
 def _regions(places: NDArray[np.intp], height: int, width: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Return, for every region that counts, which of the `places` are in it, and the pixels of its outline."""
-    from lrpca.kernels.binary import label, square_vote
+    from scipy.ndimage import label
+
+    from lrpca.kernels.binary import square_vote
 
     mask = np.zeros((height, width), np.uint8)
     mask.reshape(-1)[places] = 1
@@ -147,9 +149,9 @@ def _regions(places: NDArray[np.intp], height: int, width: int) -> list[tuple[ND
     square_vote(mask, 2, 0.0, grown)
     square_vote(grown, 2, 0.999, closed)
     closed |= mask
-    labels = np.empty(mask.shape, np.int32)
+    labels, count = label(closed, np.ones((3, 3)))
     regions = []
-    for number in range(1, label(closed, labels) + 1):
+    for number in range(1, count + 1):
         region = (labels == number).astype(np.uint8)
         if not _LEAST_PIXELS <= region.sum() <= _MOST_OF_PICTURE * region.size:
             continue
