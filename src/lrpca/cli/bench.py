@@ -1,11 +1,10 @@
 """The command ``lrpca bench``: solvers beside each other, on a planted problem or on your own matrix."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, exit_codes, exit_with, read_shape, short_messages, stages
+from lrpca.cli.console import ExitCode, exit_codes, exit_with, print_out, read_shape, short_messages, stages
 
 if TYPE_CHECKING:
     import typer
@@ -157,7 +156,6 @@ def _run(
 
 def _show(contest: "Contest", written: Path) -> None:
     """Print the table, the settings, and where the page is."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -174,11 +172,12 @@ def _show(contest: "Contest", written: Path) -> None:
     settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for entry in contest.entries:
         settings.add_row(Text(entry.spec), Text(tables.settings_text(entry) or "defaults", style="dim"))
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
-    console.print(f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n")
-    console.print(table)
-    if warning := page.load_warning(contest):
-        console.print(f"\n{warning}")
-    console.print("\nsettings as used")
-    console.print(settings)
-    console.print(f"\npage  {written}")
+    warning = page.load_warning(contest)
+    print_out(
+        f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n",
+        table,
+        *([f"\n{warning}"] if warning else []),
+        "\nsettings as used",
+        settings,
+        f"\npage  {written}",
+    )

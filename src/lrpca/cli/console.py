@@ -216,35 +216,30 @@ def _lines() -> Shown:
 
 def _live_table(rows: "deque[dict[str, str]]") -> "Table":
     """Return the last rows as a table."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, padding=(0, 2))
+    table = Table(*(Column(name, justify="right") for name in rows[0]), box=None, padding=(0, 2))
     for row in rows:
-        if not table.columns:
-            for name in row:
-                table.add_column(name, justify="right")
         table.add_row(*row.values())
     return table
 
 
 def print_pairs(rows: dict[str, str]) -> None:
     """Print names and values on stdout."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table = Table(Column(style="bold"), Column(overflow="fold"), box=None, show_header=False, padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, Text(value))
     print_out(table)
 
 
-def print_out(what: "str | Table") -> None:
-    """Print on stdout; a file or a pipe has no width, so lines and paths stay whole there."""
+def print_out(*parts: "str | Table") -> None:
+    """Print each part on stdout; a file or a pipe has no width, so lines and paths stay whole there."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(what)
+    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(*parts, sep="\n")
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = 3) -> "Table":

@@ -126,8 +126,7 @@ def _show(name: str, schedule: "Schedule") -> None:
     print_pairs({**rows, "trained on": trained_on(schedule)})
     scores = schedule.meta.get("scores")
     errors = scores.get("held_out_errors") if isinstance(scores, Mapping) else None
-    print_out("")
-    print_out(_numbers(schedule, errors or []))
+    print_out("", _numbers(schedule, errors or []))
     if told := {key: _plain(value) for key, value in schedule.meta.items()}:
         print_out("")
         print_pairs(told)

@@ -38,11 +38,8 @@ def add_reproduce(app: "typer.Typer") -> None:
             from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment
 
             if name == "list":
-                print_out(
-                    grid(
-                        ["name", "what it measures"], [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
-                    )
-                )
+                rows = [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
+                print_out(grid(["name", "what it measures"], rows))
                 return
             with exit_with(ExitCode.USAGE, ValueError):
                 find_experiment(name)
@@ -65,9 +62,7 @@ def _show(result: "Reproduction") -> None:
 
     print_out(f"{headline(result.experiment, result.small)}; the paper's claims are {HELD}")
     for table in result.tables:
-        print_out(f"\n{table.caption}")
-        print_out(grid(table.columns, table.rows))
+        print_out(f"\n{table.caption}", grid(table.columns, table.rows))
     claims = [[verdict(c.confirmed, result.small), c.of, f"{c.paper}: {c.measured}"] for c in result.claims]
-    print_out("")
-    print_out(grid(["confirmed", "held against", "the paper, and measured"], claims))
-    print_out(f"\npage     {result.page}\nnumbers  {result.results}\ntime     {result.seconds:.0f} s")
+    where = f"\npage     {result.page}\nnumbers  {result.results}\ntime     {result.seconds:.0f} s"
+    print_out("", grid(["confirmed", "held against", "the paper, and measured"], claims), where)

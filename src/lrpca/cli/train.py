@@ -394,9 +394,7 @@ def _report(schedule: "Schedule", material: _Material, places: _Places) -> None:
     scores, training = schedule.meta["scores"], schedule.meta["training"]
     before, after = scores["errors_before"] or [], scores["held_out_errors"]
     rows = [[layer, before[layer] if layer < len(before) else None, error] for layer, error in enumerate(after)]
-    print_out("held-out error after each layer")
-    print_out(grid(["layer", "before", "after training"], rows))
-    print_out("")
+    print_out("held-out error after each layer", grid(["layer", "before", "after training"], rows), "")
     file = str(material.files[0]) if material.files else "Y.npy"
     rank = "N" if material.mixture else str(material.drawn()["rank"])
     after_that = ["lrpca", "decompose", file, "--rank", rank, "--schedule", str(places.output), "-o", "result.npz"]
