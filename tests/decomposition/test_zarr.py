@@ -131,9 +131,9 @@ def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, mo
     sizes: list[int] = []
     each = LocalBlocks.each
 
-    def watch(self: LocalBlocks, work: Any, *, places: Any, **operands: Any) -> Any:
-        sizes.append(len(places))
-        return each(self, work, places=places, **operands)
+    def watch(self: LocalBlocks, work: Any, blocks: Any) -> Any:
+        sizes.append(len(blocks))
+        return each(self, work, blocks)
 
     monkeypatch.setattr(LocalBlocks, "each", watch)
     monkeypatch.setattr("lrpca.decomposition.zarr._HERE", 4 * 52 * 310 * 8)

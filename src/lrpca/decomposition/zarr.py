@@ -119,7 +119,7 @@ def _fill(
     tell: Tell | None,
 ) -> None:
     """Let the source work on its blocks, and take what comes of it."""
-    from lrpca.matrices.chunked.block_work import outlier_limits
+    from lrpca.matrices.chunked.block_work import outlier_limits, tasks
 
     L, R = decomposition.L, decomposition.R
     high, wide = outlier_limits(threshold, source.shape)
@@ -127,7 +127,7 @@ def _fill(
     meter.begin(len(source.grid))
     try:
         for places in _groups(store, list(source.grid)):
-            found: Any = source.each(store.work, places=places, rows=(L, high), columns=(R, wide))
+            found: Any = source.each(store.work, tasks(places, (L, high), (R, wide)))
             # Closed at once where taking fails: no further block is begun.
             with closing(found):
                 for place, result in found:

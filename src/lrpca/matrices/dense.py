@@ -156,7 +156,7 @@ class DenseMatrix:
         columns: Any,  # (m,) int
     ) -> tuple[Any, Any]:
         """Return the values at some positions, and which of them are observed."""
-        values = self.array[rows, columns]
+        values = np.asarray(self.array[rows, columns]).ravel()  # of a sparse array too
         observed = values == values
         if self.mask is not None:
             observed &= self.mask[rows, columns]

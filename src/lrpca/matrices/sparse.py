@@ -30,14 +30,6 @@ class SparseMatrix(DenseMatrix):
         self._row_mask = self.mask
         self.threads = Threads()
 
-    def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return the values at some positions, and which of them are observed."""
-        values = np.asarray(self.array[rows, columns]).ravel()
-        observed = values == values
-        if self.mask is not None:
-            observed &= self.mask[rows, columns]
-        return values, observed
-
     def take_rows(self, indices: Any) -> DenseMatrix:
         """Return some rows, made dense, as a matrix of its own."""
         return DenseMatrix(self.array[indices].toarray(), None if self.mask is None else self.mask[indices])

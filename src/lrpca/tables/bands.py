@@ -10,6 +10,7 @@ import numpy as np
 
 from lrpca.files.stored import Stored, StoredArray
 from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked.block_work import tasks
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.grid import Place
 from lrpca.matrices.chunked.local_blocks import LocalBlocks
@@ -90,7 +91,7 @@ def each_band(
     (slice, object)
     """
     if isinstance(matrix, ChunkedMatrix) and len(matrix.source.grid.columns) == 1:
-        for place, result in matrix.source.each(_BandWork(work), rows=operands):
+        for place, result in matrix.source.each(_BandWork(work), tasks(matrix.source.grid, operands)):
             yield place.rows, result
         return
     for start, block, mask in matrix.blocks(rows):

@@ -6,7 +6,7 @@ that belong to its rows and to its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,16 @@ from lrpca.matrices.dense import DenseMatrix, readable
 _PIECE = 1 << 16
 
 Operands = tuple[Any, ...]
+Task = tuple[Place, Operands, Operands]
+Work = Callable[[Any, Any, Place, Operands, Operands], Any]
 
 
-def parts_of(place: Place, rows: Operands, columns: Operands) -> tuple[Operands, Operands]:
-    """Return the parts of operands that belong to the rows and to the columns of a block."""
-    return tuple(part[place.rows] for part in rows), tuple(part[place.columns] for part in columns)
+def tasks(places: Iterable[Place], rows: Operands = (), columns: Operands = ()) -> list[Task]:
+    """Return blocks, each with the parts of the operands that belong to its rows and to its columns."""
+    return [
+        (place, tuple(part[place.rows] for part in rows), tuple(part[place.columns] for part in columns))
+        for place in places
+    ]
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from lrpca.files.stored import NUMERIC_KINDS, Stored
 from lrpca.kernels.threads import thread_count
-from lrpca.matrices.chunked.block_work import Operands, parts_of
+from lrpca.matrices.chunked.block_work import Operands, Task, Work
 from lrpca.matrices.chunked.cluster import Cluster, active_client
 from lrpca.matrices.chunked.grid import Grid, Place, merged
-from lrpca.matrices.chunked.local_blocks import Work
 from lrpca.matrices.chunked.pass_sums import PassSums, total
 from lrpca.matrices.chunked.progress import Meter
 
@@ -73,29 +72,19 @@ class DaskBlocks:
         sums: PassSums = self._compute(blocks, layer[0], list(self.grid))
         return sums
 
-    def each(
-        self,
-        work: Work,
-        *,
-        places: Sequence[Place] | None = None,
-        rows: Operands = (),
-        columns: Operands = (),
-        own: Iterable[tuple[Operands, Operands]] | None = None,
-    ) -> Iterator[tuple[Place, Any]]:
+    def each(self, work: Work, blocks: Sequence[Task]) -> Iterator[tuple[Place, Any]]:
         """Yield (place, result of `work`) of some blocks, in their order; see `LocalBlocks.each`."""
         import dask
 
-        chosen = list(self.grid) if places is None else list(places)
-        operands = [parts_of(place, rows, columns) for place in chosen] if own is None else list(own)
         data, masks = self._delayed(self.array), self._delayed(self.mask)
-        self.meter.begin(len(chosen))
+        self.meter.begin(len(blocks))
         batch = _AHEAD * (thread_count() if self._cluster is None else self._cluster.threads)
         apply = dask.delayed(_apply, pure=False, traverse=False)
-        for first in range(0, len(chosen), batch):
-            here = chosen[first : first + batch]
+        for first in range(0, len(blocks), batch):
+            here = [place for place, _, _ in blocks[first : first + batch]]
             tasks = [
                 apply(work, data[place.i, place.j], None if masks is None else masks[place.i, place.j], place, *those)
-                for place, those in zip(here, operands[first : first + batch], strict=True)
+                for place, *those in blocks[first : first + batch]
             ]
             together = dask.delayed(list, pure=False)(tasks)
             yield from zip(here, self._compute(tasks, together, here, begin=False), strict=True)
@@ -164,7 +153,7 @@ class DaskBlocks:
         try:
             if self._cluster is not None:
                 return self._cluster.compute(blocks, root, sizes, self.meter)
-            with _Watch([block.key for block in blocks], sizes, self.meter):
+            with _watching([block.key for block in blocks], sizes, self.meter):
                 return root.compute(**self._by())
         except Exception as error:
             raise self._failure(error, places) from error
@@ -234,26 +223,18 @@ def _apply(work: Work, block: Any, observed: Any, place: Place, rows: Operands, 
     return work(block, observed, place, tuple(rows), tuple(columns))
 
 
-class _Watch:
-    """Tells the meter of blocks that dask's own schedulers have finished."""
+def _watching(keys: list[Any], sizes: list[int], meter: Meter) -> Any:
+    """Return a context in which the meter is told of blocks that dask's own schedulers have finished."""
+    from dask.callbacks import Callback
 
-    def __init__(self, keys: list[Any], sizes: list[int], meter: Meter) -> None:
-        from dask.callbacks import Callback
+    waiting = dict(zip(keys, sizes, strict=True))
 
-        waiting = dict(zip(keys, sizes, strict=True))
+    def after(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        size = waiting.pop(key, None)
+        if size is not None:
+            meter.advance(size)
 
-        def after(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
-            size = waiting.pop(key, None)
-            if size is not None:
-                meter.advance(size)
-
-        self._callback: Any = Callback(posttask=after)
-
-    def __enter__(self) -> None:
-        self._callback.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._callback.__exit__(*error)
+    return Callback(posttask=after)
 
 
 def check_array(array: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from lrpca.files.stored import Stored
 from lrpca.kernels.threads import thread_count
-from lrpca.matrices.chunked.block_work import Operands, parts_of
+from lrpca.matrices.chunked.block_work import Operands, Task, Work, tasks
 from lrpca.matrices.chunked.grid import Grid, Place, plan_grid
 from lrpca.matrices.chunked.pass_sums import PassSums, total
 from lrpca.matrices.chunked.progress import Meter
@@ -21,8 +21,6 @@ from lrpca.matrices.chunked.progress import Meter
 _IN_FLIGHT = 1 << 28
 # One thread more than there are cores, so that the disk is never without a request.
 _READ_AHEAD = 1
-
-Work = Callable[[Any, Any, Place, Operands, Operands], Any]
 
 
 class LocalBlocks:
@@ -51,37 +49,22 @@ class LocalBlocks:
         # Blocks so large that they come one by one are worked on by all threads together.
         self.inner_threads = thread_count() if self._threads == 1 else 1
 
-    def each(
-        self,
-        work: Work,
-        *,
-        places: Sequence[Place] | None = None,
-        rows: Operands = (),
-        columns: Operands = (),
-        own: Iterable[tuple[Operands, Operands]] | None = None,
-    ) -> Iterator[tuple[Place, Any]]:
+    def each(self, work: Work, blocks: Sequence[Task]) -> Iterator[tuple[Place, Any]]:
         """Yield (place, result of `work`) of some blocks, in their order.
 
         Parameters
         ----------
         work : callable
             See `lrpca.matrices.chunked.block_work`.
-        places : sequence of Place, optional
-            All blocks of the grid if not given.
-        rows, columns : tuple of arrays
-            Operands with as many rows as Y has rows, or columns: a block is given its part of each.
-        own : iterable of (rows, columns), optional
-            Operands of each of the `places`, in place of parts of common ones.
+        blocks : sequence of (place, operands by rows, operands by columns)
         """
-        chosen = list(self.grid) if places is None else list(places)
-        operands = iter([parts_of(place, rows, columns) for place in chosen]) if own is None else iter(own)
         waiting: deque[tuple[Place, Future[Any]]] = deque()
-        self.meter.begin(len(chosen))
+        self.meter.begin(len(blocks))
         # A pool for every round: matrices may be used by several threads at once.
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lrpca")
         try:
-            for place in chosen:
-                waiting.append((place, pool.submit(self._work, work, place, *next(operands))))
+            for place, rows, columns in blocks:
+                waiting.append((place, pool.submit(self._work, work, place, rows, columns)))
                 if len(waiting) > 2 * self._threads:
                     yield self._finished(*waiting.popleft())
             while waiting:
@@ -91,7 +74,7 @@ class LocalBlocks:
 
     def total(self, work: Work, rows: Operands, columns: Operands) -> PassSums:
         """Return the sums of a `BlockPass` over all blocks."""
-        return total(sums for _, sums in self.each(work, rows=rows, columns=columns))
+        return total(sums for _, sums in self.each(work, tasks(self.grid, rows, columns)))
 
     def read(self, rows: slice, columns: slice) -> tuple[Any, Any]:
         """Return a rectangle of Y and of the mask (None without one)."""

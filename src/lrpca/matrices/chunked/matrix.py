@@ -14,7 +14,7 @@ import numpy as np
 from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
-from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, outlier_limits
+from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, outlier_limits, tasks
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.grid import Place
 from lrpca.matrices.chunked.local_blocks import LocalBlocks
@@ -115,11 +115,11 @@ class ChunkedMatrix(DenseMatrix):
     def _picked(self, pick: Pick, wanted: list[tuple[Place, Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield what `pick` finds at some rows and columns of some blocks; no more of them is read than needed."""
         spots = [self.source.spot(*those) for those in wanted]
-        own = [
-            ((rows - spot.rows.start,), (columns - spot.columns.start,))
+        blocks = [
+            (spot, (rows - spot.rows.start,), (columns - spot.columns.start,))
             for spot, (_, rows, columns) in zip(spots, wanted, strict=True)
         ]
-        return (result for _, result in self.source.each(pick, places=spots, own=own))
+        return (result for _, result in self.source.each(pick, blocks))
 
     def with_mask(self, mask: Any) -> DenseMatrix:
         """Return the same data, in memory, with another mask."""
@@ -161,8 +161,8 @@ class ChunkedMatrix(DenseMatrix):
         high, wide = outlier_limits(threshold, self.shape)
         work = OutlierBlock(L.dtype)
         # The residual, its modulus and a product, of entries that may be stored in a byte each.
-        places = list(self.source.grid_for(4 * L.dtype.itemsize))
-        for place, (residual, outlying) in self.source.each(work, places=places, rows=(L, high), columns=(R, wide)):
+        blocks = tasks(self.source.grid_for(4 * L.dtype.itemsize), (L, high), (R, wide))
+        for place, (residual, outlying) in self.source.each(work, blocks):
             yield place, residual, outlying
 
     def run_pass(
