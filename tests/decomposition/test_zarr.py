@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-import lrpca
+import lrpca.decomposition.writing
 from lrpca.decomposition.result import Decomposition
 from lrpca.decomposition.zarr import read_sparse, write_low_rank
 from lrpca.matrices.chunked.block_work import OutlierEntries, WriteOutliers
@@ -305,7 +305,7 @@ def test_a_store_that_cannot_take_its_place(saved: Path, tmp_path: Path, monkeyp
 LIMITED = """
 import resource, sys, zarr
 from lrpca.decomposition.result import Decomposition
-from lrpca.matrices import grid
+from lrpca.matrices.chunked import grid
 grid.plan_grid.__defaults__ = ((), 1 << 17)
 d = Decomposition.load(sys.argv[1], zarr.open_array(sys.argv[2], mode="r"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
