@@ -1,15 +1,17 @@
-"""One self-contained HTML page: no script, no network, light and dark, for phone and desktop.
+"""One self-contained HTML page: no network, light and dark, for phone and desktop.
 
-A page is built from top to bottom; all text is escaped, all pictures are embedded.
+A page is built from top to bottom; all text is escaped, all pictures are embedded. Every page of this library is made
+here, with one template and one stylesheet.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -19,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca import plot
 from lrpca.files.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Number", "Page", "Picture", "figure_png", "image_png"]
+__all__ = ["Number", "Page", "Picture", "figure_png", "image_png", "plotted"]
 
 # A cell of more characters is set in several lines.
 LONG = 60
@@ -33,17 +36,7 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Number:
-    """A figure to show large.
-
-    Attributes
-    ----------
-    label : str
-        What it is.
-    value : str
-        The figure itself, as it shall be read.
-    note : str
-        A few words below it, e.g. what would be good.
-    """
+    """A number to show large: what it is, the number as text, and a few words below it."""
 
     label: str
     value: str
@@ -52,21 +45,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with its caption.
-
-    Attributes
-    ----------
-    png : bytes
-        The picture, see `image_png` and `figure_png`.
-    title : str
-        Short title below it; also its text for those who cannot see it, unless `alt` is given.
-    caption : str
-        A sentence after the title.
-    dark_png : bytes or None
-        Another version for readers who prefer dark pages.
-    alt : str
-        What the picture shows, for screen readers.
-    """
+    """A PNG with title and caption; `dark_png` is for dark pages, `alt` (or the title) for screen readers."""
 
     png: bytes
     title: str
@@ -76,7 +55,7 @@ class Picture:
 
 
 class Page:
-    """An HTML page in the making.
+    """An HTML page, built from top to bottom.
 
     Parameters
     ----------
@@ -84,6 +63,8 @@ class Page:
         Its heading.
     summary : str
         One or two sentences below the heading.
+    script : str
+        A script that runs after the page is read. The page's policy lets no other run.
 
     Examples
     --------
@@ -95,91 +76,58 @@ class Page:
     True
     """
 
-    def __init__(self, title: str, summary: str = "") -> None:
-        self._title = title
-        self._body: list[str] = [f"<header><h1>{escape(title)}</h1>"]
-        if summary:
-            self._body.append(f"<p>{escape(summary)}</p>")
-        self._body.append("</header>")
+    def __init__(self, title: str, summary: str = "", *, script: str = "") -> None:
+        self._title, self._script = title, script
+        text = f"<p>{escape(summary)}</p>" if summary else ""
+        self._body = [f"<header><h1>{escape(title)}</h1>{text}</header>"]
+
+    def add(self, html: str) -> None:
+        """Add HTML as it is; the caller has escaped its text."""
+        self._body.append(html)
 
     def section(self, heading: str, text: str = "") -> None:
-        """Begin a new section.
-
-        Parameters
-        ----------
-        heading : str
-            Its heading.
-        text : str
-            A first paragraph.
-        """
-        self._body.append(f"<h2>{escape(heading)}</h2>")
+        """Begin a section, with a first paragraph if there is a text."""
+        self.add(f"<h2>{escape(heading)}</h2>")
         if text:
             self.text(text)
 
     def text(self, text: str) -> None:
-        """Add a paragraph.
-
-        Parameters
-        ----------
-        text : str
-            Plain text.
-        """
-        self._body.append(f"<p>{escape(text)}</p>")
+        """Add a paragraph."""
+        self.add(f"<p>{escape(text)}</p>")
 
     def code(self, text: str) -> None:
-        """Add lines of code as they are.
+        """Add lines of code as they are."""
+        self.add(f"<pre><code>{escape(text)}</code></pre>")
 
-        Parameters
-        ----------
-        text : str
-            The code.
-        """
-        self._body.append(f"<pre><code>{escape(text)}</code></pre>")
+    def notes(self, notes: Sequence[str]) -> None:
+        """Add a box of warnings, if there are any."""
+        if notes:
+            texts = "".join(f"<p>{escape(note)}</p>" for note in notes)
+            self.add(f'<div class="notes" role="note">{texts}</div>')
 
     def numbers(self, numbers: Sequence[Number]) -> None:
-        """Add a row of large figures.
-
-        Parameters
-        ----------
-        numbers : sequence of Number
-            The figures.
-        """
+        """Add a row of large numbers."""
         cards = "".join(
             f'<div class="number"><dt>{escape(n.label)}</dt><dd>{escape(n.value)}</dd>'
             + (f"<dd>{escape(n.note)}</dd>" if n.note else "")
             + "</div>"
             for n in numbers
         )
-        self._body.append(f'<dl class="numbers">{cards}</dl>')
+        self.add(f'<dl class="numbers">{cards}</dl>')
 
     def pictures(self, pictures: Sequence[Picture], *, columns: int = 2) -> None:
-        """Add pictures side by side; a phone shows fewer in a row.
-
-        Parameters
-        ----------
-        pictures : sequence of Picture
-            The pictures.
-        columns : int
-            How many in a row, where the window is wide enough.
-        """
+        """Add pictures, up to six side by side; a phone shows fewer in a row."""
         if not 1 <= columns <= 6:
             raise ValueError(f"columns={columns} is not between 1 and 6; choose how many pictures stand in a row")
-        figures = "".join(_figure(picture) for picture in pictures)
-        self._body.append(f'<div class="pictures columns-{columns}">{figures}</div>')
+        self.add(f'<div class="pictures columns-{columns}">{"".join(map(_figure, pictures))}</div>')
 
     def legend(self, entries: Sequence[tuple[str, str]]) -> None:
-        """Add a legend of colours.
-
-        Parameters
-        ----------
-        entries : sequence of (colour, text)
-            Colours as ``"#rrggbb"``.
-        """
+        """Add a legend: pairs of a colour ``"#rrggbb"`` and a text."""
         for colour, _ in entries:
             if not re.fullmatch("#[0-9a-fA-F]{6}", colour):
                 raise ValueError(f"entries={colour!r} is not a colour; write it as '#rrggbb'")
         items = "".join(f'<span><i style="background:{colour}"></i>{escape(text)}</span>' for colour, text in entries)
-        self._body.append(f'<p class="legend">{items}</p>')
+        self.add(f'<p class="legend">{items}</p>')
 
     def table(
         self,
@@ -199,27 +147,23 @@ class Page:
         columns : sequence of str
             Headings.
         rows : sequence of sequences
-            Cells; numbers are set right-aligned, None as a dash.
+            Cells; numbers are right-aligned, None is a dash.
         caption : str
             Title of the table.
         folded : bool
             Show only the caption until the reader opens it.
         figures : sequence of int
-            Columns to set right-aligned although they are text.
+            Columns to right-align although they are text.
         bold : sequence of int
-            Rows that stand out.
+            Rows in bold.
         wrapped : bool
-            Set every cell in several lines where it is long, also after a comma without a space, instead of letting
-            the table grow beyond the window.
+            Break long cells into lines, also after a comma without a space, so that the table fits the window.
         """
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"rows={list(row)!r} has not {len(columns)} cells; give one for each column")
-        numeric = [k in figures or any(_is_number(row[k]) for row in rows) for k in range(len(columns))]
-        head = "".join(
-            f'<th class="figure">{escape(name)}</th>' if right else f"<th>{escape(name)}</th>"
-            for name, right in zip(columns, numeric, strict=True)
-        )
+        right = {k for k in range(len(columns)) if k in figures or any(_is_number(row[k]) for row in rows)}
+        head = "".join(f"<th{_FIGURE if k in right else ''}>{escape(name)}</th>" for k, name in enumerate(columns))
         body = "".join(
             ('<tr class="bold">' if i in bold else "<tr>")
             + "".join(_cell(value, k in figures, wrapped) for k, value in enumerate(row))
@@ -227,37 +171,24 @@ class Page:
             for i, row in enumerate(rows)
         )
         title = f"<caption>{escape(caption)}</caption>" if caption and not folded else ""
-        content = f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
         opened = '<table class="wrapped">' if wrapped else "<table>"
-        table = f'<div class="wide">{opened}{content}</table></div>'
-        if folded:
-            table = f"<details><summary>{escape(caption or 'Table')}</summary>{table}</details>"
-        self._body.append(table)
+        content = f"{opened}{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f'<div class="wide">{content}</div>'
+        self.add(f"<details><summary>{escape(caption or 'Table')}</summary>{table}</details>" if folded else table)
 
     def html(self) -> str:
-        """Return the page.
-
-        Returns
-        -------
-        str
-            A complete HTML document.
-        """
-        style = resources.files("lrpca").joinpath("report.css").read_text(encoding="utf-8")
-        return TEMPLATE.format(style=style, title=escape(self._title), body="\n".join(self._body))
+        """Return the page: a complete HTML document."""
+        digest = base64.b64encode(hashlib.sha256(self._script.encode()).digest()).decode()
+        return TEMPLATE.format(
+            policy=f"; media-src blob:; script-src 'sha256-{digest}'" if self._script else "",
+            style=resources.files("lrpca").joinpath("report.css").read_text(encoding="utf-8"),
+            title=escape(self._title),
+            body="\n".join(self._body),
+            script=f"<script>{self._script}</script>\n" if self._script else "",
+        )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file: the whole page or nothing.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file, usually ending in ``.html``. An existing one is replaced.
-
-        Returns
-        -------
-        pathlib.Path
-            The same path.
-        """
+        """Write the page to a file, the whole page or nothing, and return its path."""
         with replacing(path) as temporary:
             temporary.write_text(self.html(), encoding="utf-8")
         return Path(path)
@@ -290,36 +221,34 @@ def image_png(image: NDArray[Any]) -> bytes:
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3) or image.size == 0:
         raise ValueError(f"image.shape={image.shape} is not (height, width) or (height, width, 3); give one picture")
     scaled = image * np.uint8(255) if image.dtype == np.bool_ else np.clip(np.rint(image), 0, 255)
-    picture = Image.fromarray(np.ascontiguousarray(scaled, dtype=np.uint8))
     buffer = io.BytesIO()
-    picture.save(buffer, format="png", optimize=True)
+    Image.fromarray(np.ascontiguousarray(scaled, dtype=np.uint8)).save(buffer, format="png", optimize=True)
     return buffer.getvalue()
 
 
-def figure_png(figure: Figure, *, dpi: int = 160) -> bytes:
-    """Encode a matplotlib figure as PNG.
+def figure_png(draw: Callable[[Figure], object], size: tuple[float, float], *, dark: bool = False) -> bytes:
+    """Return, as PNG, what `draw` draws into a figure of that size in inches, in the style of the pages."""
+    plot.require_matplotlib()
+    from matplotlib.figure import Figure
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure. Make and encode it inside ``lrpca.plot.style()`` for the look of the page.
-    dpi : int
-        Pixels per inch of the figure's size.
-
-    Returns
-    -------
-    bytes
-        The content of a PNG file.
-    """
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    with plot.style(dark=dark):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(buffer, format="png", dpi=160)
     return buffer.getvalue()
+
+
+def plotted(
+    draw: Callable[[Figure], object], size: tuple[float, float], title: str, caption: str = "", alt: str = ""
+) -> Picture:
+    """Return what `draw` draws into a figure, for light and for dark pages."""
+    return Picture(figure_png(draw, size), title, caption, figure_png(draw, size, dark=True), alt)
 
 
 def _figure(picture: Picture) -> str:
     """Return one picture as HTML."""
-    alt = escape(picture.alt or picture.title)
-    image = f'<img src="{_data(picture.png)}" alt="{alt}">'
+    image = f'<img src="{_data(picture.png)}" alt="{escape(picture.alt or picture.title)}">'
     if picture.dark_png is not None:
         dark = f'<source media="(prefers-color-scheme: dark)" srcset="{_data(picture.dark_png)}">'
         image = f"<picture>{dark}{image}</picture>"
@@ -333,15 +262,14 @@ def _data(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
-def _cell(value: object, figure: bool = False, wrapped: bool = False) -> str:
-    if value is None:
-        return '<td class="figure">–</td>'
-    if _is_number(value):
-        text = f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
-        return f'<td class="figure">{escape(text)}</td>'
+_FIGURE = ' class="figure"'
+
+
+def _cell(value: object, figure: bool, wrapped: bool) -> str:
+    if value is None or figure or _is_number(value):
+        text = f"{value:.4g}" if isinstance(value, float | np.floating) else "–" if value is None else str(value)
+        return f"<td{_FIGURE}>{escape(text)}</td>"
     text = escape(str(value))
-    if figure:
-        return f'<td class="figure">{text}</td>'
     if wrapped:
         # A break may come after a comma, not after the minus sign of 1e-6.
         whole = re.sub(r"[^\s,]*\de-\d+", r'<span class="whole">\g<0></span>', text)
@@ -359,7 +287,7 @@ TEMPLATE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
@@ -370,6 +298,6 @@ TEMPLATE = """<!doctype html>
 <main>
 {body}
 </main>
-</body>
+{script}</body>
 </html>
 """

@@ -11,7 +11,7 @@ import pytest
 
 import lrpca
 from lrpca import metrics
-from lrpca.bench.contest import Contest, Point, compete, page, parse_specs, process, tables, worker
+from lrpca.bench.contest import Contest, Point, compete, page, parse_specs, process, worker
 from lrpca.bench.contest.contestants import ALL, RIVALS, Spec, options_of
 from lrpca.bench.contest.run import _settings
 from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
@@ -192,7 +192,7 @@ def test_without_a_truth_the_residual_is_told(tmp_path: Path) -> None:
     assert entry.error is entry.f_measure is entry.seconds_to_target is None and not contest.problem["known"]
     assert entry.residual is not None and entry.residual < 1e-6 and entry.rank == 3
     assert entry.outlier_fraction == pytest.approx(0.1)
-    assert not {"error", "F", "to target"} & set(tables.columns(contest)) and "residual" in tables.columns(contest)
+    assert not {"error", "F", "to target"} & set(page.columns(contest)) and "residual" in page.columns(contest)
     page.write(contest, tmp_path / "out")
     assert "No truth is known" in (tmp_path / "out" / "index.html").read_text()
 

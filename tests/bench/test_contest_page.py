@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lrpca.bench.contest import Contest, Entry, Point, page, tables
+from lrpca.bench.contest import Contest, Entry, Point, page
 from lrpca.core import environment as circumstances
 from lrpca.files.atomic import check_folder
 
@@ -78,13 +78,13 @@ def test_files(mixed: Contest, tmp_path: Path) -> None:
 
 def test_the_page_has_the_numbers_of_the_terminal(mixed: Contest, tmp_path: Path) -> None:
     html = page.write(mixed, tmp_path / "out").read_text()
-    names = tables.columns(mixed)
+    names = page.columns(mixed)
     body = re.findall("<tbody>(.*?)</tbody>", html, re.DOTALL)[0]
     rows = re.findall('<tr( class="bold")?>(.*?)</tr>', body)
     assert len(rows) == len(mixed.entries)
     for entry, (bold, row) in zip(mixed.entries, rows, strict=True):
         cells = re.findall('<td( class="figure")?>(.*?)</td>', row)
-        expected = [cell if cell != "-" else "–" for cell in tables.cells(entry, names)[:-1]]
+        expected = [cell if cell != "-" else "–" for cell in page.cells(entry, names)[:-1]]
         assert [text for _, text in cells[:-1]] == expected
         assert [bool(right) for right, _ in cells] == [False, *[True] * (len(names) - 2), False]
         assert bool(bold) == (entry.spec == "lrpca")
@@ -93,7 +93,7 @@ def test_the_page_has_the_numbers_of_the_terminal(mixed: Contest, tmp_path: Path
 
 
 def test_settings_may_break_after_commas() -> None:
-    sheet = page.report.Page("x")
+    sheet = page.Page("x")
     sheet.table(["a"], [["lrpca:p=2,q=1e-6, and <"]], wrapped=True)
     assert '<td>lrpca:p=2,<wbr><span class="whole">q=1e-6</span>, and &lt;</td>' in sheet.html()
 
@@ -161,10 +161,10 @@ def test_the_plot_has_a_line_for_everyone_with_a_curve(mixed: Contest) -> None:
 
 
 def test_cells_and_settings_as_text(mixed: Contest) -> None:
-    names = tables.columns(mixed)
-    assert tables.heading("to target", mixed) == "to 1e-4"
-    lost = dict(zip(names, tables.cells(mixed["godec:alpha=0.1"], names), strict=True))
+    names = page.columns(mixed)
+    assert page.heading("to target", mixed) == "to 1e-4"
+    lost = dict(zip(names, page.cells(mixed["godec:alpha=0.1"], names), strict=True))
     assert lost["error"] == lost["seconds"] == "-" and lost["status"].startswith("failed: ValueError: a < b & c")
     assert len(lost["status"]) < 140
     entry = Entry("x", "x", "x", "converged", settings={"a": 0.1, "b": None, "c": ["p", "q"]}, told=("a",))
-    assert tables.settings_text(entry) == "a=0.1 (told), c=p+q"
+    assert page.settings_text(entry) == "a=0.1 (told), c=p+q"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _SIDE, _RANK = 3000, 5
 _RANK_HELP = "Rank that methods are told; needed for a FILE, else 5."
 _METHODS = "all, or name,name:option=value,... (repeatable)."
-_THREADS = "For all alike; else as OMP_NUM_THREADS and its like say, or all processors."
-_CODES = exit_codes("done; rows that failed say so.", "done and written, but no contestant gave an answer.")
+_THREADS = "Threads of each method (default: OMP_NUM_THREADS and similar, or all processors)."
+_CODES = exit_codes("done; rows that failed say so.", "done and written, but no method gave an answer.")
 
 
 def add_bench(app: "typer.Typer") -> None:
@@ -53,12 +53,12 @@ def add_bench(app: "typer.Typer") -> None:
         blind: Annotated[bool, option("--blind", help="Do not tell the true share of outliers.")] = False,
         repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each; the median counts.")] = 1,
         time_limit: Annotated[float, option(metavar="S", help="Most seconds of a call.")] = 300.0,
-        memory_limit: Annotated[float | None, option(metavar="GB", help="Most memory of a contestant.")] = None,
+        memory_limit: Annotated[float | None, option(metavar="GB", help="Most memory of a method.")] = None,
         threads: Annotated[int | None, option(min=1, metavar="N", help=_THREADS)] = None,
         force: Annotated[bool, option("--force", "-f", help="Replace a report that exists.")] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:
-        """Compare solvers, and rivals from PyPI, on a planted problem or on FILE, each in its own process."""
+        """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
         made = {
             **{"n": n, "shape": shape, "outliers": outliers, "outlier_size": outlier_size, "noise": noise},
             **{"missing": missing, "condition": condition, "placement": placement, "dtype": dtype},
@@ -128,7 +128,7 @@ class _Source:
 def _run(
     source: _Source, methods: list[str], conditions: dict[str, Any], output: Path, *, force: bool, quiet: bool
 ) -> "Contest":
-    """Check everything that can be checked before work begins, hold the contest, write and show the report."""
+    """Check everything that can be checked before work begins, compare, write and show the report."""
     from lrpca import plot
     from lrpca.bench.contest import compete, page, parse_specs
     from lrpca.bench.contest.run import check_conditions
@@ -159,19 +159,19 @@ def _show(contest: "Contest", written: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from lrpca.bench.contest import page, tables
+    from lrpca.bench.contest import page
 
-    names = tables.columns(contest)
+    names = page.columns(contest)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
-        left = name in ("contestant", "status")
-        table.add_column(tables.heading(name, contest), justify="left" if left else "right", no_wrap=name != "status")
+        left = name in page.LEFT
+        table.add_column(page.heading(name, contest), justify="left" if left else "right", no_wrap=name != "status")
     for entry in contest.entries:
         style = "bold" if entry.spec == page.OURS else "" if entry.answered else "dim"
-        table.add_row(*(Text(cell, style=style) for cell in tables.cells(entry, names)))
+        table.add_row(*(Text(cell, style=style) for cell in page.cells(entry, names)))
     settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for entry in contest.entries:
-        settings.add_row(Text(entry.spec), Text(tables.settings_text(entry) or "defaults", style="dim"))
+        settings.add_row(Text(entry.spec), Text(page.settings_text(entry) or "defaults", style="dim"))
     warning = page.load_warning(contest)
     print_out(
         f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n",

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lrpca
-from lrpca import metrics, plot, report
+from lrpca import metrics, plot
 from lrpca.datasets import NOISE_LEVEL, StreetScene
 from lrpca.files.atomic import replacing_files
+from lrpca.report import Number, Page, Picture, figure_png, image_png, plotted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,37 +41,32 @@ outliers = d.outliers.reshape(scene.frames.shape)
 
 
 def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArray[np.bool_]) -> None:
-    """Write all files or none; the page last, so that where there is a page there is everything.
-
-    Parameters
-    ----------
-    result : DemoResult
-        What was measured.
-    scene : StreetScene
-        The clip and its truth.
-    d : Decomposition
-        Of the clip, one frame per row.
-    mask : ndarray of bool, (n_frames, height, width)
-        The foreground that was found.
-    """
+    """Write all files or none; the page last, so that where there is a page there is everything."""
     moments = busiest(scene.foreground)
     first = max(moments, key=lambda k: int(scene.foreground[k].sum()))
     background = d.low_rank.reshape(scene.frames.shape)
     pictures = {
-        "frame": report.image_png(scene.frames[first]),
-        "background": report.image_png(background[first]),
+        "frame": image_png(scene.frames[first]),
+        "background": image_png(background[first]),
         "foreground": _cut_out(scene.frames[first], mask[first]),
-        "mask": report.image_png(mask[first]),
-        "convergence": _drawn(partial(_draw_histories, d), (11.0, 3.2), dark=False),
+        "mask": image_png(mask[first]),
+        "convergence": figure_png(lambda figure: _draw_histories(d, figure), (11.0, 3.2)),
     }
-    page = report.Page(
+    page = Page(
         "A street without its traffic",
         f"{result.shape[0]} frames of a rendered street, each one row of a matrix, were split into a "
         "low-rank part, the street in its changing light, and sparse outliers, the people and cars. The "
         "scene is made by code, so the truth is known exactly.",
     )
     _add_numbers(page, result)
-    _add_headline(page, pictures, first)
+    page.section(f"A busy moment: frame {first + 1}")
+    captions = {
+        "frame": "as the camera recorded it, with noise",
+        "background": "the low-rank part",
+        "foreground": "the frame where the mask is set",
+        "mask": "the outliers after the majority vote",
+    }
+    page.pictures([Picture(pictures[name], name.capitalize(), caption) for name, caption in captions.items()])
     _add_moments(page, scene, background, mask, moments)
     _add_solver(page, scene, d, result)
     _add_method(page, result)
@@ -85,64 +79,29 @@ def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArra
 
 
 def busiest(foreground: NDArray[np.bool_], parts: int = MOMENTS) -> list[int]:
-    """Return the frame with most foreground around the middle of each of a few equal parts of the clip.
-
-    Parameters
-    ----------
-    foreground : ndarray of bool, (n_frames, height, width)
-        The true foreground.
-    parts : int
-        Number of parts.
-
-    Returns
-    -------
-    list of int
-        One index for each part, ascending.
-    """
+    """Return the frame with most foreground around the middle of each of a few equal parts of the clip."""
     busy = foreground.sum(axis=(1, 2))
     edges = np.linspace(0, len(busy), 4 * parts + 1).astype(int)  # the outer quarters of a part stay out
     middles = zip(edges[1::4].tolist(), edges[3::4].tolist(), strict=True)
     return [start + int(np.argmax(busy[start:stop])) for start, stop in middles]
 
 
-# ---------------------------------------------------------------------------------------- parts of the page
-
-
-def _add_numbers(page: report.Page, result: DemoResult) -> None:
-    number = report.Number
+def _add_numbers(page: Page, result: DemoResult) -> None:
     page.numbers(
         [
-            number("F-measure", f"{result.f_measure:.3f}", "of the foreground; 1 is perfect"),
-            number("Precision", f"{result.precision:.3f}", "of the marked pixels, right"),
-            number("Recall", f"{result.recall:.3f}", "of the foreground, marked"),
-            number("Background error", f"{result.background_error:.2%}", "relative, to the noise-free truth"),
-            number("Time", f"{result.seconds:.2f} s", f"for decompose, {os.cpu_count()} processors"),
-            number("Reads of the matrix", f"{result.n_reads:.3g}", f"{result.n_iter} iterations and the start"),
+            Number("F-measure", f"{result.f_measure:.3f}", "of the foreground; 1 is perfect"),
+            Number("Precision", f"{result.precision:.3f}", "of the marked pixels, right"),
+            Number("Recall", f"{result.recall:.3f}", "of the foreground, marked"),
+            Number("Background error", f"{result.background_error:.2%}", "relative, to the noise-free truth"),
+            Number("Time", f"{result.seconds:.2f} s", f"for decompose, {os.cpu_count()} processors"),
+            Number("Passes over the data", f"{result.n_reads:.3g}", f"{result.n_iter} iterations and the start"),
         ]
     )
     if not result.converged:
         page.text(f"The solver did not converge (reason: {result.reason}); read the numbers with care.")
 
 
-def _add_headline(page: report.Page, pictures: dict[str, bytes], moment: int) -> None:
-    page.section(f"A busy moment: frame {moment + 1}")
-    page.pictures(
-        [
-            report.Picture(pictures["frame"], "Frame", "as the camera recorded it, with noise"),
-            report.Picture(pictures["background"], "Background", "the low-rank part"),
-            report.Picture(pictures["foreground"], "Foreground", "the frame where the mask is set"),
-            report.Picture(pictures["mask"], "Mask", "the outliers after the majority vote"),
-        ]
-    )
-
-
-def _add_moments(
-    page: report.Page,
-    scene: StreetScene,
-    background: NDArray[np.floating[Any]],
-    mask: NDArray[np.bool_],
-    moments: list[int],
-) -> None:
+def _add_moments(page: Page, scene: StreetScene, background: Any, mask: NDArray[np.bool_], moments: list[int]) -> None:
     page.section(
         "Four moments",
         "A busy frame of each quarter of the clip. The last picture compares the mask with the truth:",
@@ -152,15 +111,15 @@ def _add_moments(
     for k in moments:
         f = metrics.f_measure(mask[k], scene.foreground[k])
         tiles += [
-            report.Picture(report.image_png(scene.frames[k]), f"Frame {k + 1}"),
-            report.Picture(report.image_png(background[k]), "Background"),
-            report.Picture(_cut_out(scene.frames[k], mask[k]), "Foreground"),
-            report.Picture(_comparison(mask[k], scene.foreground[k]), "Mask", f"F-measure {f:.3f}"),
+            Picture(image_png(scene.frames[k]), f"Frame {k + 1}"),
+            Picture(image_png(background[k]), "Background"),
+            Picture(_cut_out(scene.frames[k], mask[k]), "Foreground"),
+            Picture(_comparison(mask[k], scene.foreground[k]), "Mask", f"F-measure {f:.3f}"),
         ]
     page.pictures(tiles, columns=4)
 
 
-def _add_solver(page: report.Page, scene: StreetScene, d: Decomposition, result: DemoResult) -> None:
+def _add_solver(page: Page, scene: StreetScene, d: Decomposition, result: DemoResult) -> None:
     page.section(
         "How the solver went",
         f"It was told the rank and nothing else, and stopped after {result.n_iter} iterations "
@@ -168,21 +127,37 @@ def _add_solver(page: report.Page, scene: StreetScene, d: Decomposition, result:
         f"(the sensor's is {NOISE_LEVEL:g}, to which rounding adds a little) and took residuals beyond "
         f"{result.outlier_threshold:.1f} for outliers.",
     )
-    plots = [_plotted(partial(_draw_history, d, name), title) for name, title in CONVERGENCE.items()]
-    page.pictures(plots, columns=3)
-    residual, brightness = partial(_draw_residual, scene, d), partial(_draw_brightness, scene, d)
+
+    def draw_residual(figure: Figure) -> None:
+        plot.residual_histogram(scene.frames.reshape(len(scene.frames), -1), d, ax=figure.subplots())
+
+    def draw_brightness(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot(scene.frames.mean(axis=(1, 2)), color="C2", linewidth=1, label="frames")
+        axes.plot(scene.background.mean(axis=(1, 2)), color="C0", linewidth=5, alpha=0.4, label="true background")
+        axes.plot(d.low_rank.mean(axis=1), color="C1", linewidth=1.4, label="low-rank part")
+        axes.set(xlabel="frame", ylabel="mean grey level")
+        axes.legend()
+
+    page.pictures(
+        [
+            plotted(lambda figure, q=quantity: _draw_histories(d, figure, q), (3.9, 2.9), title)  # type: ignore[misc]
+            for quantity, title in CONVERGENCE.items()
+        ],
+        columns=3,
+    )
     beyond = "frames minus background: noise in the middle, traffic and twigs outside"
     page.pictures(
         [
-            _plotted(residual, "Residual", beyond, size=(5.6, 3.2)),
-            _plotted(brightness, "Light", "the background follows the light, not the traffic", size=(5.6, 3.2)),
+            plotted(draw_residual, (5.6, 3.2), "Residual", beyond),
+            plotted(draw_brightness, (5.6, 3.2), "Light", "the background follows the light, not the traffic"),
         ]
     )
     rows = [[getattr(record, name) for name in HISTORY] for record in d.history]
     page.table(HISTORY, rows, caption="All iterations", folded=True)
 
 
-def _add_method(page: report.Page, result: DemoResult) -> None:
+def _add_method(page: Page, result: DemoResult) -> None:
     page.section("What was done")
     page.code(CODE.format(n_frames=result.shape[0], rank=result.rank))
     page.text(
@@ -206,12 +181,9 @@ def _add_method(page: report.Page, result: DemoResult) -> None:
     )
 
 
-# -------------------------------------------------------------------------------------- pictures and files
-
-
 def _cut_out(frame: NDArray[np.uint8], mask: NDArray[np.bool_]) -> bytes:
     """Return what the mask keeps of a frame, on plain grey: it holds black coats and white cars alike."""
-    return report.image_png(np.where(mask, frame, np.uint8(PLAIN)))
+    return image_png(np.where(mask, frame, np.uint8(PLAIN)))
 
 
 def _comparison(mask: NDArray[np.bool_], truth: NDArray[np.bool_]) -> bytes:
@@ -219,62 +191,22 @@ def _comparison(mask: NDArray[np.bool_], truth: NDArray[np.bool_]) -> bytes:
     picture = np.zeros((*mask.shape, 3), np.uint8)
     for where, colour in ((mask & truth, FOUND), (mask & ~truth, FALSE_ALARM), (truth & ~mask, MISSED)):
         picture[where] = list(bytes.fromhex(colour[1:]))
-    return report.image_png(picture)
+    return image_png(picture)
 
 
-def _draw_history(d: Decomposition, quantity: str, figure: Figure) -> None:
-    plot.convergence(d, quantity=quantity, ax=figure.subplots())
-
-
-def _draw_histories(d: Decomposition, figure: Figure) -> None:
-    for axes, quantity in zip(figure.subplots(1, len(CONVERGENCE)), CONVERGENCE, strict=True):
+def _draw_histories(d: Decomposition, figure: Figure, *quantities: str) -> None:
+    chosen = quantities or tuple(CONVERGENCE)
+    for axes, quantity in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
         plot.convergence(d, quantity=quantity, ax=axes)
-
-
-def _draw_residual(scene: StreetScene, d: Decomposition, figure: Figure) -> None:
-    plot.residual_histogram(scene.frames.reshape(len(scene.frames), -1), d, ax=figure.subplots())
-
-
-def _draw_brightness(scene: StreetScene, d: Decomposition, figure: Figure) -> None:
-    axes = figure.subplots()
-    axes.plot(scene.frames.mean(axis=(1, 2)), color="C2", linewidth=1, label="frames")
-    axes.plot(scene.background.mean(axis=(1, 2)), color="C0", linewidth=5, alpha=0.4, label="true background")
-    axes.plot(d.low_rank.mean(axis=1), color="C1", linewidth=1.4, label="low-rank part")
-    axes.set(xlabel="frame", ylabel="mean grey level")
-    axes.legend()
-
-
-def _plotted(
-    draw: Callable[[Figure], None], title: str, caption: str = "", *, size: tuple[float, float] = (3.9, 2.9)
-) -> report.Picture:
-    light, dark = (_drawn(draw, size, dark=choice) for choice in (False, True))
-    return report.Picture(light, title, caption, dark_png=dark)
-
-
-def _drawn(draw: Callable[[Figure], None], size: tuple[float, float], *, dark: bool) -> bytes:
-    """Return what `draw` draws into a figure of that size in inches, as PNG."""
-    from matplotlib.figure import Figure
-
-    with plot.style(dark=dark):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        return report.figure_png(figure)
 
 
 def _json(result: DemoResult, d: Decomposition) -> str:
     """Return the numbers of the run as JSON, without paths."""
     numbers = {name: value for name, value in asdict(result).items() if not isinstance(value, Path)}
     numbers["history"] = [{name: _plain(getattr(record, name)) for name in HISTORY} for record in d.history]
-    numbers["versions"] = {
-        "lrpca": lrpca.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-    numbers["machine"] = {
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-    }
+    python, machine = platform.python_version(), platform.machine()
+    numbers["versions"] = {"lrpca": lrpca.__version__, "numpy": np.__version__, "python": python}
+    numbers["machine"] = {"system": platform.system(), "machine": machine, "processors": os.cpu_count()}
     return json.dumps(numbers, indent=2) + "\n"
 
 

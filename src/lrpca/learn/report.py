@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lrpca import plot, report
+from lrpca import report
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -53,13 +53,7 @@ def training_png(schedule: Schedule, *, dark: bool = False) -> bytes:
     dark : bool
         For dark pages.
     """
-    plot.require_matplotlib()
-    from matplotlib.figure import Figure
-
-    with plot.style(dark=dark):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        draw_training(schedule, figure)
-        return report.figure_png(figure)
+    return report.figure_png(lambda figure: draw_training(schedule, figure), _SIZE, dark=dark)
 
 
 def draw_training(schedule: Schedule, figure: Figure) -> None:

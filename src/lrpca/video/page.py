@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import re
@@ -15,7 +14,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from lrpca.video.preview import Moment, PreviewContents
+from lrpca.report import Number, Page
+from lrpca.video.preview import PreviewContents
 
 __all__ = ["Report", "render_page"]
 
@@ -29,49 +29,20 @@ LEAD = 2.0
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows.
-
-    Attributes
-    ----------
-    title : str
-        Its heading.
-    n_frames : int
-        Length of the clip.
-    rate : float
-        Frames per second of the clip.
-    area : ndarray, (n_frames,)
-        Share of the pixels of each frame that are foreground.
-    figures : list of (str, str)
-        Names and values of the run's figures.
-    notes : list of str
-        What the reader should be warned of.
-    preview : PreviewContents
-        The video and the busiest moments.
-    files : list of str
-        Names of the output files, relative to the page.
-    """
+    """What the page shows."""
 
     title: str
     n_frames: int
-    rate: float
-    area: NDArray[np.floating]
-    figures: list[tuple[str, str]]
-    notes: list[str]
-    preview: PreviewContents
-    files: list[str] = field(default_factory=list)
+    rate: float  # frames per second of the clip
+    area: NDArray[np.floating]  # (n_frames,), share of the pixels of each frame that are foreground
+    figures: list[tuple[str, str]]  # names and values of the run's figures
+    notes: list[str]  # what the reader should be warned of
+    preview: PreviewContents  # the video and the busiest moments
+    files: list[str] = field(default_factory=list)  # names of the output files, relative to the page
 
 
 def render_page(report: Report) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    report : Report
-
-    Returns
-    -------
-    str
-        A complete HTML document of at most 20 MB.
+    """Return the page: a complete HTML document of at most 20 MB.
 
     Examples
     --------
@@ -84,95 +55,80 @@ def render_page(report: Report) -> str:
     True
     """
     area = np.nan_to_num(np.asarray(report.area, np.float64))
-    script = _resource("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _fill(
-        _resource("page_template.html"),
-        digest=f"sha256-{digest}",
-        title=escape(report.title),
-        style=resources.files("lrpca").joinpath("report.css").read_text(encoding="utf-8") + _resource("page.css"),
-        summary=escape(_summary(report)),
-        notes=_notes(report.notes),
-        numbers=_numbers(report, area),
-        player=_player(report, area) if report.preview.video else "<p>There is no preview.</p>",
-        moments=_moments(report),
-        figures=_figures(report.figures),
-        files=_files(report.files),
-        data=_data(report, area),
-        script=script,
-    )
-
-
-# ------------------------------------------------------------------------------------------- parts of the page
-
-
-def _summary(report: Report) -> str:
     frames = "One frame" if report.n_frames == 1 else f"{report.n_frames:,} frames".replace(",", "\u202f")
-    return f"{frames}, split into the background and what moves in front of it."
+    summary = f"{frames}, split into the background and what moves in front of it."
+    page = Page(report.title, summary, script=_resource("page.js"))
+    page.notes(report.notes)
+    page.add(_player(report, area) if report.preview.video else "<p>There is no preview.</p>")
+    page.numbers(_numbers(report, area))
+    if report.preview.moments:
+        page.section("Busiest moments")
+        page.add(_moments(report))
+    page.section("The run")
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in report.figures)
+    page.add(f'<dl class="run">{rows}</dl>')
+    if report.files:
+        page.section("Files")
+        # "./" keeps a name with a colon from being read as a scheme.
+        items = "".join(f'<li><a href="./{escape(quote(name))}">{escape(name)}</a></li>' for name in report.files)
+        page.add(f'<ul class="files">{items}</ul>')
+    page.add(_data(report, area))
+    return page.html()
 
 
-def _notes(notes: list[str]) -> str:
-    if not notes:
-        return ""
-    if len(notes) == 1:
-        return f'<div class="notes" role="note"><p>{escape(notes[0])}</p></div>'
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<div class="notes" role="note"><ul>{items}</ul></div>'
-
-
-def _numbers(report: Report, area: NDArray[np.float64]) -> str:
+def _numbers(report: Report, area: NDArray[np.float64]) -> list[Number]:
     n = report.n_frames
-    busiest = int(area.argmax()) if len(area) else 0
     cards = [
-        ("Length", _clock(n / report.rate), f"{n} frames, {report.rate:.4g} a second"),
-        ("Foreground", _percent(area.mean() if len(area) else 0.0), "of the picture, on average"),
-        ("Frames with foreground", f"{int((area > 0).sum())}", f"of {n}"),
+        Number("Length", _clock(n / report.rate), f"{n} frames, {report.rate:.4g} a second"),
+        Number("Foreground", _percent(area.mean() if n else 0.0), "of the picture, on average"),
+        Number("Frames with foreground", f"{int((area > 0).sum())}", f"of {n}"),
     ]
-    if len(area) and area[busiest] > 0:
+    if area.any():
+        busiest = int(area.argmax())
         place = f"at {_clock(busiest / report.rate)}, frame {busiest + 1}"
-        cards.append(("Busiest moment", _percent(area[busiest]), place))
-    return "".join(
-        f'<div class="number"><dt>{label}</dt><dd>{value}</dd>' + (f"<dd>{note}</dd>" if note else "") + "</div>"
-        for label, value, note in cards
-    )
+        cards.append(Number("Busiest moment", _percent(area[busiest]), place))
+    return cards
 
 
 def _player(report: Report, area: NDArray[np.float64]) -> str:
     preview = report.preview
-    views = "".join(
-        f'<button type="button" data-view="{name}" aria-pressed="false" aria-label="{name.capitalize()}, enlarge"'
-        f' title="Enlarge ({number})"><span>{name.capitalize()}</span></button>'
-        for number, name in enumerate(VIEWS, 1)
-    )
-    haste = preview.rate * preview.step / report.rate
-    speeds = "".join(
-        f'<option value="{s}"{" selected" if s == 1 else ""}>{_fraction(s * haste)}×</option>' for s in SPEEDS
-    )
     top, ticks = _scale(area)
     points, binned = _curve(area, top)
     line = "M" + "L".join(points)
+    haste = preview.rate * preview.step / report.rate
+    last = max(1, report.n_frames - 1)
+    marks = [
+        f'<i class="tick" style="bottom:{100 * tick / top:.2f}%"><span>{100 * tick:.3g} %</span></i>' for tick in ticks
+    ]
+    marks += [
+        f'<i class="dot" style="left:{100 * m.index / last:.2f}%;bottom:calc({100 * m.area / top:.2f}% - 4px)"></i>'
+        for m in preview.moments
+    ]
     return _fill(
         _resource("player_template.html"),
         ratio=f"{preview.width / preview.height:.5f}",
-        views=views,
-        speeds=speeds,
+        views="".join(
+            f'<button type="button" data-view="{name}" aria-pressed="false" aria-label="{name.capitalize()}, enlarge"'
+            f' title="Enlarge ({number})"><span>{name.capitalize()}</span></button>'
+            for number, name in enumerate(VIEWS, 1)
+        ),
+        speeds="".join(
+            f'<option value="{s}"{" selected" if s == 1 else ""}>{_fraction(s * haste)}×</option>' for s in SPEEDS
+        ),
         last=str(len(preview.frame_indices) - 1),
         described=f"Share of foreground over time; on average {_percent(area.mean())}, at most {_percent(area.max())}",
         area=f"{line}L1000,100L0,100Z",
         line=line,
-        ticks="".join(
-            f'<i class="tick" style="bottom:{100 * tick / top:.2f}%"><span>{_tick(tick)}</span></i>' for tick in ticks
-        )
-        + "".join(_dot(moment, report, top) for moment in preview.moments),
+        ticks="".join(marks),
         times=_times(report),
         binned=", the largest of neighbouring frames" if binned else "",
-        thinned="" if preview.step == 1 else f" The preview holds every {_ordinal(preview.step)} frame.",
+        thinned=""
+        if preview.step == 1
+        else f" The preview holds every {'second' if preview.step == 2 else f'{preview.step}th'} frame.",
     )
 
 
 def _moments(report: Report) -> str:
-    if not report.preview.moments:
-        return ""
     items = "".join(
         f'<li><button type="button" data-frame="{moment.index}" aria-current="false"'
         f' aria-label="Go to {_clock(moment.index / report.rate)}, frame {moment.index + 1}">'
@@ -182,32 +138,18 @@ def _moments(report: Report) -> str:
         f"<i>{_percent(moment.area)}</i></span></button></li>"
         for moment in report.preview.moments
     )
-    return f'<h2>Busiest moments</h2><ul class="strip">{items}</ul>'
-
-
-def _figures(figures: list[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
-    return f'<dl class="run">{rows}</dl>'
-
-
-def _files(files: list[str]) -> str:
-    if not files:
-        return ""
-    # "./" keeps a name with a colon from being read as a scheme.
-    items = "".join(f'<li><a href="./{escape(quote(name))}">{escape(name)}</a></li>' for name in files)
-    return f'<h2>Files</h2><ul class="files">{items}</ul>'
+    return f'<ul class="strip">{items}</ul>'
 
 
 def _data(report: Report, area: NDArray[np.float64]) -> str:
     """Return the numbers and the video for the script, as blocks that a browser does not run."""
     preview = report.preview
-    shares = [round(float(area[index]), 7) for index in preview.frame_indices if index < len(area)]
     data = {
         "rate": preview.rate,
         "step": preview.step,
         "clipRate": report.rate,
         "nFrames": report.n_frames,
-        "shares": shares,
+        "shares": [round(float(area[index]), 7) for index in preview.frame_indices if index < len(area)],
         "start": _opening(report),
     }
     text = json.dumps(data, separators=(",", ":"))  # numbers only: nothing to escape
@@ -252,11 +194,6 @@ def _curve(area: NDArray[np.float64], top: float) -> tuple[list[str], bool]:
     return points if n > 1 else [points[0], f"1000,{points[0].split(',')[1]}"], n > POINTS
 
 
-def _dot(moment: Moment, report: Report, top: float) -> str:
-    left = 100 * moment.index / max(1, report.n_frames - 1)
-    return f'<i class="dot" style="left:{left:.2f}%;bottom:calc({100 * moment.area / top:.2f}% - 4px)"></i>'
-
-
 def _times(report: Report) -> str:
     """Return the labels of the time axis, at round times."""
     seconds = max(0, report.n_frames - 1) / report.rate
@@ -284,17 +221,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
 
 
-def _tick(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
 def _fraction(speed: float) -> str:
     text = f"{speed:.3g}" if speed < 100 else f"{speed:.0f}"
     return {"0.25": "¼", "0.5": "½"}.get(text, text)
-
-
-def _ordinal(number: int) -> str:
-    return "second" if number == 2 else f"{number}th"
 
 
 def _resource(name: str) -> str:

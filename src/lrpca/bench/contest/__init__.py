@@ -1,7 +1,7 @@
-"""The arena: solvers of this library and rivals from PyPI on one problem, under equal conditions."""
+"""Methods of this library and others from PyPI compared on one problem, under equal conditions."""
 
 from lrpca.bench.contest.contestants import Spec, parse_specs
-from lrpca.bench.contest.entry import Entry, Point
-from lrpca.bench.contest.run import Contest, compete
+from lrpca.bench.contest.results import Contest, Entry, Point
+from lrpca.bench.contest.run import compete
 
 __all__ = ["Contest", "Entry", "Point", "Spec", "compete", "parse_specs"]

@@ -1,6 +1,6 @@
-"""One call of a contestant, of whatever package, with a look at every iterate on its way.
+"""One call of a method, of whatever package, that shows every iterate.
 
-The rivals from PyPI have no callback. pyrpca prints a line in every iteration and tensorly calls its own
+The solvers from PyPI have no callback. pyrpca prints a line in every iteration and tensorly calls its own
 `soft_thresholding`; from there their iterate is read, by reference and without a copy. Nothing of them is changed.
 """
 
@@ -30,50 +30,21 @@ _POWER_STEPS = 30
 
 @dataclass(frozen=True)
 class Answer:
-    """What a contestant says.
+    """What a method returns."""
 
-    Attributes
-    ----------
-    low_rank : tuple of ndarray, or ndarray
-        Factors (L, R), or the matrix X.
-    converged : bool or None
-        Its own verdict; None if it gives none.
-    reason : str
-        Why it stopped.
-    iterations : int or None
-        None if it does not count them.
-    settings : dict
-        Its parameters as used.
-    estimated : tuple of str
-        Those found from the data.
-    rank : int or None
-        Of X, where it tells.
-    threshold : float or ndarray or None
-        Residual beyond which it calls an entry an outlier, where it tells.
-    """
-
-    low_rank: Any
-    converged: bool | None
+    low_rank: Any  # factors (L, R), or the matrix X
+    converged: bool | None  # its own verdict; None if it gives none
     reason: str
-    iterations: int | None
-    settings: dict[str, Any]
-    estimated: tuple[str, ...] = ()
-    rank: int | None = None
-    threshold: Any = None
+    iterations: int | None  # None if it does not count them
+    settings: dict[str, Any]  # as used
+    estimated: tuple[str, ...] = ()  # those of them found from the data
+    rank: int | None = None  # of X, where it tells
+    threshold: Any = None  # residual beyond which an entry is an outlier, where it tells
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a contestant is given.
-
-    Attributes
-    ----------
-    name : str
-    rank : int
-    settings : dict
-        Its options, `tol` and `max_iter`, where given.
-    seed : int
-    """
+    """What a method is given; its settings are its options, `tol` and `max_iter`, where given."""
 
     name: str
     rank: int
@@ -91,7 +62,7 @@ def solve(
     Y: Any,  # (n1, n2)
     look: Look,
 ) -> Answer:
-    """Run a contestant on a matrix, showing each iterate to `look`."""
+    """Run a method on a matrix, showing each iterate to `look`."""
     if task.name in METHODS:
         return _ours(task, Y, look)
     return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, Y, look)
@@ -108,25 +79,17 @@ def _ours(task: Task, Y: Any, look: Look) -> Answer:
         callback=lambda state: look((state.L, state.R)),
         options=task.options,
     )
-    return Answer(
-        (d.L, d.R),
-        d.converged,
-        d.reason,
-        d.n_iter,
-        d.settings,
-        d.estimated,
-        d.diagnosis.components,
-        d.outlier_threshold,
-    )
+    found = (d.settings, d.estimated, d.diagnosis.components, d.outlier_threshold)
+    return Answer((d.L, d.R), d.converged, d.reason, d.n_iter, *found)
 
 
 class _StopError(Exception):
-    """Ends a rival from inside."""
+    """Ends another package's solver from inside."""
 
 
 @dataclass
 class _Watch:
-    """Reads the iterate off a rival's own variables."""
+    """Reads the iterate off another package's own variables."""
 
     look: Look
     variable: str
@@ -166,26 +129,14 @@ def _pyrpca(task: Task, Y: Any, look: Look) -> Answer:
     data = _floating(Y)
     if not np.isfinite(data).all():
         raise ValueError("Y has missing entries, which pyrpca does not take; leave it out")
-    settings = {
-        "sparsity_factor": 1 / float(np.sqrt(max(Y.shape))),
-        "mu": None,
-        "rho": 1.5,
-        "tol": RIVALS["pyrpca"].tol,
-        "max_iter": RIVALS["pyrpca"].max_iter,
-    } | task.settings
+    usual = RIVALS["pyrpca"]
+    settings = {"sparsity_factor": 1 / float(np.sqrt(max(Y.shape))), "mu": None, "rho": 1.5}
+    settings |= {"tol": usual.tol, "max_iter": usual.max_iter} | task.settings
     watch = _Watch(look, "low_rank")
     lines = _Lines(watch)
     reason = "callback"
     with contextlib.redirect_stdout(lines), contextlib.suppress(_StopError):
-        low_rank, _ = rpca_pcp_ialm(
-            data,
-            settings["sparsity_factor"],
-            max_iter=settings["max_iter"],
-            mu=settings["mu"],
-            rho=settings["rho"],
-            tol=settings["tol"],
-        )
-        watch.last = low_rank
+        watch.last = rpca_pcp_ialm(data, **settings)[0]
         reason = "tol" if lines.converged else "max_iter"
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
@@ -209,18 +160,9 @@ def _tensorly(task: Task, Y: Any, look: Look) -> Answer:
     watch = _Watch(look, "D")
     reason = "callback"
     with _hooked(watch), contextlib.suppress(_StopError):
-        low_rank, _, errors = robust_pca(
-            data,
-            mask=mask,
-            tol=settings["tol"] * size,
-            reg_E=settings["reg_E"],
-            mu_init=settings["mu_init"],
-            learning_rate=settings["learning_rate"],
-            n_iter_max=settings["max_iter"],
-            return_errors=True,
-            verbose=0,
-        )
-        watch.last = low_rank
+        given = {name: settings[name] for name in ("reg_E", "mu_init", "learning_rate")}
+        given |= {"tol": settings["tol"] * size, "n_iter_max": settings["max_iter"]}
+        watch.last, _, errors = robust_pca(data, mask=mask, return_errors=True, verbose=0, **given)
         reason = "tol" if len(errors) < settings["max_iter"] else "max_iter"
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
@@ -260,7 +202,7 @@ def _sklearn(task: Task, Y: Any, look: Look) -> Answer:
 
 
 def _floating(Y: Any) -> Any:
-    """Return the data as floating-point numbers, which the rivals need; a copy only where they are not."""
+    """Return the data as floating-point numbers, which the others need; a copy only where they are not."""
     if Y.dtype.kind in "fc":
         return Y
     return Y.astype(np.float32 if Y.dtype.itemsize <= 2 else np.float64)

@@ -1,7 +1,7 @@
-"""Who takes part: the methods of this library, rivals from PyPI, and how a contestant is written down.
+"""The methods that can be compared: those of this library, others from PyPI, and how one is written down.
 
-A contestant is a name with settings, ``accaltproj:gamma=0.5,beta=0.01``. Several are separated by commas or spaces;
-what has an equals sign and no colon belongs to the contestant before it.
+A method is a name with settings, ``accaltproj:gamma=0.5,beta=0.01``. Several are separated by commas or spaces; what
+has an equals sign and no colon belongs to the method before it.
 """
 
 from __future__ import annotations
@@ -16,35 +16,19 @@ from lrpca.solvers.methods import METHODS
 from lrpca.solvers.options import Check, check_options, choice, integer, number
 from lrpca.solvers.spelling import read_method
 
-# What every contestant can be told, beside its own options.
+# What every method can be told, beside its own options.
 COMMON: dict[str, Check] = {"tol": number(least=0, below=1), "max_iter": integer(1)}
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A solver from PyPI.
-
-    Attributes
-    ----------
-    name : str
-        As it is asked for.
-    title : str
-        What it is and how it is set, in a few words.
-    package : str
-        What to install.
-    tol : float
-        Where it stops unless told otherwise.
-    max_iter : int or None
-        Most iterations unless told otherwise; None if it does not iterate.
-    options : mapping
-        The checks of its options, by name.
-    """
+    """A solver from PyPI."""
 
     name: str
     title: str
-    package: str
-    tol: float
-    max_iter: int | None
+    package: str  # what to install
+    tol: float  # unless told otherwise
+    max_iter: int | None  # unless told otherwise; None if it does not iterate
     options: Mapping[str, Check]
 
     def version(self) -> str | None:
@@ -83,7 +67,7 @@ _RIVALS = (
 )
 RIVALS: dict[str, Rival] = {rival.name: rival for rival in _RIVALS}
 
-# Those that run for "all": every method, those with a telling option at several of its values, and the rivals.
+# Those that run for "all": every method, some at several values of an option, and the solvers from PyPI.
 ALL = (
     *("lrpca", "sampled", "ircur"),
     *("accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"),
@@ -99,14 +83,14 @@ ALL = (
 
 @dataclass(frozen=True)
 class Spec:
-    """One contestant.
+    """One method with its settings.
 
     Attributes
     ----------
     text : str
         As it was asked for, e.g. ``"accaltproj:gamma=0.5"``.
     name : str
-        A method of this library, or a rival.
+        A method of this library, or a solver from PyPI.
     settings : dict
         Its options, and `tol` and `max_iter` if given.
     """
@@ -117,7 +101,7 @@ class Spec:
 
     @property
     def rival(self) -> Rival | None:
-        """The rival from PyPI, if it is one."""
+        """The solver from PyPI, if it is one."""
         return RIVALS.get(self.name)
 
     @property
@@ -127,12 +111,12 @@ class Spec:
 
 
 def parse_specs(specs: str | Iterable[str]) -> list[Spec]:
-    """Return the contestants that a text, or several, ask for.
+    """Return the methods that a text, or several, ask for.
 
     Parameters
     ----------
     specs : str or iterable of str
-        ``"all"``, or contestants separated by commas or spaces, each ``name`` or ``name:option=value,option=value``.
+        ``"all"``, or methods separated by commas or spaces, each ``name`` or ``name:option=value,option=value``.
         A value is a number, ``true``, ``false``, ``none``, a word, or several of them joined by ``+``.
 
     Returns
@@ -171,16 +155,11 @@ def _parse(text: str) -> Spec:
     name, given = read_method(text, "methods")
     if name not in METHODS and name not in RIVALS:
         raise ValueError(f"methods={name!r} is unknown; use all, or some of {_known()}")
-    return Spec(text, name, check_settings(name, given))
-
-
-def check_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a contestant's settings, checked."""
-    return check_options(given, {**options_of(name), **COMMON}, name)
+    return Spec(text, name, check_options(given, {**options_of(name), **COMMON}, name))
 
 
 def options_of(name: str) -> Mapping[str, Check]:
-    """Return the checks of a contestant's own options."""
+    """Return the checks of a method's own options."""
     return RIVALS[name].options if name in RIVALS else METHODS[name].options
 
 

@@ -1,53 +1,77 @@
-"""The files of a contest: numbers as JSON and CSV, the convergence plot, and a page with all of it."""
+"""The files of a comparison: numbers as JSON and CSV, the convergence plot, and a page with all of it."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca import plot, report
-from lrpca.bench.contest import tables
-from lrpca.bench.contest.entry import Entry
-from lrpca.bench.contest.run import Contest
+from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.contest.results import Contest, Entry
 from lrpca.files.atomic import replacing_files
+from lrpca.report import Number, Page, Picture, figure_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # The page comes last: where it is, the files beside it belong to it.
 FILES = ("arena.json", "arena.csv", "convergence.png", "index.html")
 OURS = "lrpca"
+# Columns of the table: the field of an entry, how it is written, and what it means.
+COLUMNS = {
+    "method": ("spec", "", "a method of this library or another from PyPI, with the settings that were asked for"),
+    "to target": (
+        *("seconds_to_target", "#.3g"),
+        "seconds until the first iterate whose error is at most the target; nothing is interpolated",
+    ),
+    "error": (
+        *("error", ".1e"),
+        "‖X − X*‖ / ‖X*‖ of the answer, in the Frobenius norm, X* being the true low-rank matrix",
+    ),
+    "F": (
+        *("f_measure", ".4f"),
+        "F-measure of the outliers named, against those planted. For every method an entry is an outlier if |Y − X| "
+        "is beyond about five times the noise that the residual shows (the rule of Decomposition.outliers)",
+    ),
+    "residual": ("residual", ".1e", "median |Y − X| / median |Y| over observed entries"),
+    "outliers": (
+        *("outlier_fraction", ".2%"),
+        "share of the observed entries that are named outliers, by the rule of Decomposition.outliers",
+    ),
+    "rank": ("rank", "", "components of the answer"),
+    "iterations": ("iterations", "", "as the method counts them; the initialisation is not one"),
+    "seconds": (
+        *("seconds", "#.3g"),
+        "time of the whole call, initialisation included, without the time spent measuring errors on the way",
+    ),
+    "per iteration": (
+        *("seconds_per_iteration", "#.2g"),
+        "mean seconds from one iterate to the next, so without the initialisation",
+    ),
+    "memory": ("peak_memory", "", "most memory the call held beside Y, in MB"),
+    "status": ("status", "", "converged by its own rule, not converged, or what went wrong"),
+}
+LEFT = ("method", "status")  # columns of words
+# Longer notes are cut in the table; the files have them in full.
+_NOTE = 120
 # Readable on white and on near-black alike; one for each method, its variants differ in their dashes.
 _COLOURS = (
     *("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3"),
     *("#a3532b", "#5f8f1f", "#8a6d8f", "#d4495c", "#4f7d78", "#7a7fbf"),
 )
-_OURS_COLOUR, _RIVAL_COLOUR = "#2563eb", "#7b8794"
+_OURS_COLOUR, _OTHER_COLOUR = "#2563eb", "#7b8794"
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-_SIZE = (11.0, 6.4)
-# A smaller share of missing entries is told as their number.
-_FEW = 1e-3
-# So much load is not worth a warning.
-_IDLE = 0.5
+# A smaller share of missing entries is told as their number. So much load is not worth a warning.
+_FEW, _IDLE = 1e-3, 0.5
 
 
 def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
-    """Write ``arena.json``, ``arena.csv``, ``convergence.png`` and ``index.html``, all of them or none.
-
-    Parameters
-    ----------
-    contest : Contest
-        What `compete` returned.
-    folder : str or path-like
-        A new folder, made with those above it, or one in which these files are replaced.
-
-    Returns
-    -------
-    pathlib.Path
-        The page.
-    """
+    """Write the four files, all of them or none, into a folder that is made if need be; return the path of the page."""
     target = Path(folder)
     contents = _contents(contest)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,28 +82,99 @@ def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
 
 
 def _contents(contest: Contest) -> dict[str, bytes]:
-    light, dark = _drawn(contest, dark=False), _drawn(contest, dark=True)
-    return {
-        "arena.json": tables.to_json(contest).encode(),
-        "arena.csv": tables.to_csv(contest).encode(),
-        "convergence.png": light,
-        "index.html": _page(contest, light, dark).html().encode(),
-    }
+    light, dark = (
+        figure_png(lambda figure: draw(contest, figure.subplots()), (11.0, 6.4), dark=dark) for dark in (False, True)
+    )
+    text = json.dumps(_finite(contest.as_dict()), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    page = _page(contest, light, dark).html()
+    return dict(zip(FILES, (text.encode(), to_csv(contest).encode(), light, page.encode()), strict=True))
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data in which None stands for what is not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_csv(contest: Contest) -> str:
+    """Return the entries as CSV: all numbers in full, an empty cell for what is not known."""
+    names = [field.name for field in fields(Entry) if field.name not in ("all_seconds", "curve", "told", "estimated")]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    for entry in contest.entries:
+        writer.writerow([settings_text(entry) if name == "settings" else getattr(entry, name) for name in names])
+    return buffer.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def columns(contest: Contest) -> list[str]:
+    """Return the names of the columns that this comparison has."""
+    if not contest.problem["known"]:
+        absent = {"to target", "error", "F"}
+    elif any(entry.f_measure is not None for entry in contest.entries):
+        absent = {"residual", "outliers"}
+    else:
+        absent = {"residual", "F"}
+    return [name for name in COLUMNS if name not in absent]
+
+
+def heading(name: str, contest: Contest) -> str:
+    """Return a column's heading."""
+    return f"to {brief(contest.conditions['target'])}" if name == "to target" else name
+
+
+def brief(value: float) -> str:
+    """Return a number as people write it: 1e-4, 0.05."""
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{value:g}" if value >= 1e-3 else f"{float(mantissa):g}e{int(exponent)}"
+
+
+def cells(entry: Entry, names: list[str]) -> list[str]:
+    """Return an entry as text, one cell for each column; a dash is what is not known."""
+    return [_cell(entry, name) for name in names]
+
+
+def _cell(entry: Entry, name: str) -> str:
+    field, form, _ = COLUMNS[name]
+    value = getattr(entry, field)
+    if name == "status":
+        note = entry.note if len(entry.note) <= _NOTE else entry.note[: _NOTE - 3] + "..."
+        return str(value) if value in ("converged", "done") else f"{value}: {note}"
+    if value is None:
+        return "-"
+    if name == "memory":
+        return f"{value / 1e6:.1f}" if value < 1e8 else f"{value / 1e6:.0f}"
+    # "#" keeps zeros that count, and a point at the end that does not.
+    return format(value, form).removesuffix(".")
+
+
+def settings_text(entry: Entry) -> str:
+    """Return the settings of an entry as a line: what was told from the truth or found from the data is marked."""
+    parts = []
+    for name, value in entry.settings.items():
+        if value is not None and value != []:
+            origin = " (told)" if name in entry.told else " (found)" if name in entry.estimated else ""
+            parts.append(f"{name}={_short(value)}{origin}")
+    return ", ".join(parts)
+
+
+def _short(value: Any, form: str = ".3g") -> str:
+    if isinstance(value, list):
+        return "+".join(map(_short, value))
+    return format(value, form) if isinstance(value, float) else str(value)
 
 
 # ------------------------------------------------------------------------------------------------ the plot
 
 
 def draw(contest: Contest, ax: Axes) -> None:
-    """Draw error against time of every contestant: a dot ends a run, a cross one that was ended.
-
-    Parameters
-    ----------
-    contest : Contest
-        What `compete` returned.
-    ax : matplotlib.axes.Axes
-        Where to draw.
-    """
+    """Draw error against time of every method: a dot ends a run, a cross one that was ended."""
     looks = _looks(contest.entries)
     for entry in contest.entries:
         points = [point for point in entry.curve if point.seconds > 0 and point.error > 0]
@@ -87,10 +182,9 @@ def draw(contest: Contest, ax: Axes) -> None:
             continue
         ours = entry.spec == OURS
         colour, dashes = looks[entry.spec]
-        where, what = [p.seconds for p in points], [p.error for p in points]
         ax.plot(
-            where,
-            what,
+            [p.seconds for p in points],
+            [p.error for p in points],
             color=colour,
             linestyle=dashes if len(points) > 1 else "none",
             linewidth=3.2 if ours else 1.5,
@@ -121,193 +215,129 @@ def _label_seconds(ax: Axes) -> None:
 
 
 def _looks(entries: list[Entry]) -> dict[str, tuple[str, Any]]:
-    """Return colour and dashes of each contestant, the same whatever their order."""
+    """Return colour and dashes of each method, the same whatever their order."""
     looks: dict[str, tuple[str, Any]] = {}
-    names = sorted({entry.name for entry in entries if entry.name != OURS and not _is_rival(entry)})
-    rivals = sorted({entry.name for entry in entries if _is_rival(entry)})
+    names = sorted({entry.name for entry in entries} - {OURS, *RIVALS})
+    others = sorted({entry.name for entry in entries} & set(RIVALS))
     seen: dict[str, int] = {}
     for entry in sorted(entries, key=lambda entry: entry.spec):
         count = seen[entry.name] = seen.get(entry.name, -1) + 1
-        if _is_rival(entry):
-            looks[entry.spec] = _RIVAL_COLOUR, _DASHES[(rivals.index(entry.name) + count) % len(_DASHES)]
-        elif entry.name == OURS:
-            looks[entry.spec] = _OURS_COLOUR, _DASHES[count % len(_DASHES)]
+        if entry.name in RIVALS:
+            colour, count = _OTHER_COLOUR, count + others.index(entry.name)
         else:
-            looks[entry.spec] = _COLOURS[names.index(entry.name) % len(_COLOURS)], _DASHES[count % len(_DASHES)]
+            colour = _OURS_COLOUR if entry.name == OURS else _COLOURS[names.index(entry.name) % len(_COLOURS)]
+        looks[entry.spec] = colour, _DASHES[count % len(_DASHES)]
     return looks
-
-
-def _is_rival(entry: Entry) -> bool:
-    from lrpca.bench.contest.contestants import RIVALS
-
-    return entry.name in RIVALS
-
-
-def _drawn(contest: Contest, *, dark: bool) -> bytes:
-    plot.require_matplotlib()
-    from matplotlib.figure import Figure as NewFigure
-
-    with plot.style(dark=dark):
-        figure: Figure = NewFigure(figsize=_SIZE, layout="constrained")
-        draw(contest, figure.subplots())
-        return report.figure_png(figure)
 
 
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def _page(contest: Contest, light: bytes, dark: bytes) -> report.Page:
-    problem, conditions = contest.problem, contest.conditions
-    page = report.Page("Arena", f"{len(contest.entries)} contestants on {describe(contest)}.")
-    _add_numbers(page, contest)
-    names = tables.columns(contest)
-    page.section("Table", _order_text(contest))
+def _page(contest: Contest, light: bytes, dark: bytes) -> Page:
+    known, names, entries = contest.problem["known"], columns(contest), contest.entries
+    page = Page("Comparison of methods", f"{len(entries)} methods on {describe(contest)}.")
+    if known:
+        page.numbers(_numbers(contest))
+    order = f"Sorted by the time to an error of {brief(contest.conditions['target'])}, then by error."
+    unknown = "No truth is known, so there is no error; sorted by the median residual, which a larger rank also lowers."
+    page.section("Table", order if known else unknown)
     if warning := load_warning(contest):
         page.text(warning)
     page.table(
-        [tables.heading(name, contest) for name in names],
-        [_row(entry, names) for entry in contest.entries],
-        figures=[k for k, name in enumerate(names) if name not in ("contestant", "status")],
-        bold=[k for k, entry in enumerate(contest.entries) if entry.spec == OURS],
+        [heading(name, contest) for name in names],
+        [_row(entry, names) for entry in entries],
+        figures=[k for k, name in enumerate(names) if name not in LEFT],
+        bold=[k for k, entry in enumerate(entries) if entry.spec == OURS],
     )
     page.section("Convergence")
-    quantity = "Error" if problem["known"] else "Residual"
     caption = "Both axes logarithmic. A dot ends a run, a cross one that was ended or gave up."
-    page.pictures([report.Picture(light, f"{quantity} against time.", caption, dark_png=dark)], columns=1)
-    failed = [entry for entry in contest.entries if not entry.answered]
-    if failed:
+    title = f"{'Error' if known else 'Residual'} against time."
+    page.pictures([Picture(light, title, caption, dark_png=dark)], columns=1)
+    if failed := [entry for entry in entries if not entry.answered]:
         page.section(
             "Without an answer", "These failed or were stopped; where iterates were seen, the table has the last."
         )
-        page.table(["contestant", "status", "why"], [[e.spec, e.status, e.note] for e in failed])
-    page.section("Settings", _settings_text(contest))
-    page.table(
-        ["contestant", "what it is", "settings as used"],
-        [[entry.spec, entry.title, tables.settings_text(entry) or "defaults"] for entry in contest.entries],
-        wrapped=True,
+        page.table(["method", "status", "why"], [[e.spec, e.status, e.note] for e in failed])
+    told = ", ".join(sorted({name for entry in entries for name in entry.told}))
+    page.section(
+        "Settings",
+        "Everything not asked for is at the method's default; found: estimated from the data."
+        + (f" Told: {told} was given from the truth." if told else ""),
     )
+    settings = [[entry.spec, entry.title, settings_text(entry) or "defaults"] for entry in entries]
+    page.table(["method", "what it is", "settings as used"], settings, wrapped=True)
     page.section("What the columns mean")
-    page.table(["column", "meaning"], [[tables.heading(name, contest), tables.MEANINGS[name]] for name in names])
-    page.section("How it was measured", _method_text(conditions))
+    page.table(["column", "meaning"], [[heading(name, contest), COLUMNS[name][2]] for name in names])
+    repeat = contest.conditions["repeat"]
+    page.section(
+        "How it was measured",
+        "Each method ran alone in a process of its own, with the same number of threads for BLAS and numba, after a "
+        "call on a tiny problem that loads and compiles what it needs. The clock stands still while an iterate is "
+        "compared with the truth. The time is "
+        + ("that of one call." if repeat == 1 else f"the median of {repeat} calls."),
+    )
     page.table(["", ""], _facts(contest))
     return page
 
 
 def _row(entry: Entry, names: list[str]) -> list[object]:
-    """Return cells for the page, as in the terminal; why someone failed is told below."""
-    texts = dict(zip(names, tables.cells(entry, names), strict=True))
+    """Return cells for the page, as in the terminal; why a method failed is told below."""
+    texts = dict(zip(names, cells(entry, names), strict=True))
     if not entry.answered:
         texts["status"] = entry.status
     return [None if text == "-" else text for text in texts.values()]
 
 
-def _add_numbers(page: report.Page, contest: Contest) -> None:
-    if not contest.problem["known"]:
-        return
-    target = contest.conditions["target"]
-    reached = [entry for entry in contest.entries if entry.seconds_to_target is not None]
-    numbers = [
-        report.Number(f"Reached {tables.brief(target)}", f"{len(reached)} of {len(contest.entries)}", "contestants")
-    ]
+def _numbers(contest: Contest) -> list[Number]:
+    reached = [(e.spec, e.seconds_to_target) for e in contest.entries if e.seconds_to_target is not None]
+    count = f"{len(reached)} of {len(contest.entries)}"
+    numbers = [Number(f"Reached {brief(contest.conditions['target'])}", count, "methods")]
     if reached:
-        first = reached[0]
-        numbers.append(report.Number("First there", f"{first.seconds_to_target:#.3g} s", first.spec))
+        spec, first = reached[0]
+        numbers.append(Number("First there", f"{first:#.3g} s", spec))
     if len(reached) > 1:
-        first, second = reached[:2]
-        ratio = (second.seconds_to_target or 0.0) / max(first.seconds_to_target or 0.0, 1e-9)
-        numbers.append(report.Number("Second", f"{ratio:.2g} times as long", second.spec))
-    page.numbers(numbers)
+        spec, second = reached[1]
+        numbers.append(Number("Second", f"{second / max(first, 1e-9):.2g} times as long", spec))
+    return numbers
 
 
 def describe(contest: Contest) -> str:
-    """Return what the problem is, in a line.
-
-    Parameters
-    ----------
-    contest : Contest
-        What `compete` returned.
-
-    Returns
-    -------
-    str
-        Name, size, rank, and what spoils it.
-    """
+    """Return what the problem is, in a line: name, size, rank, outliers and missing entries."""
     problem = contest.problem
     n1, n2 = problem["shape"]
     parts = [f"{problem['name']} of {n1} x {n2} numbers ({problem['dtype']}), rank {problem['rank']}"]
     if problem.get("outlier_fraction") is not None:
         parts.append(f"{100 * problem['outlier_fraction']:.3g}% outliers")
-    if problem["missing"]:
-        parts.append(f"{_share_missing(problem['missing'], n1 * n2)} missing")
+    if share := problem["missing"]:
+        count = round(share * n1 * n2)
+        few = "1 entry" if count == 1 else f"{count} entries"
+        parts.append(f"{f'{100 * share:.3g}%' if share >= _FEW else few} missing")
     return ", ".join(parts)
 
 
-def _share_missing(share: float, size: int) -> str:
-    if share >= _FEW:
-        return f"{100 * share:.3g}%"
-    count = round(share * size)
-    return "1 entry" if count == 1 else f"{count} entries"
-
-
 def load_warning(contest: Contest) -> str:
-    """Return a sentence where others used the processors that the contestants needed; else nothing.
-
-    Parameters
-    ----------
-    contest : Contest
-        What `compete` returned.
-    """
+    """Return a sentence where others used the processors that the methods needed; else nothing."""
     conditions = contest.conditions
-    load, cores = conditions.get("load"), conditions["machine"]["cores"]
-    free = max(0, cores - conditions["threads"])
-    if load is None or load <= free + _IDLE:
+    load, cores, threads = conditions.get("load"), conditions["machine"]["cores"], conditions["threads"]
+    if load is None or load <= max(0, cores - threads) + _IDLE:
         return ""
     return (
-        f"The machine was busy: its load was {load:.2f} before the start, on {cores} processors of which contestants "
-        f"use {conditions['threads']}. Do not trust the times."
-    )
-
-
-def _order_text(contest: Contest) -> str:
-    if contest.problem["known"]:
-        return f"Sorted by the time to an error of {tables.brief(contest.conditions['target'])}, then by error."
-    return "No truth is known, so there is no error; sorted by the median residual, which a larger rank also lowers."
-
-
-def _settings_text(contest: Contest) -> str:
-    told = {name for entry in contest.entries for name in entry.told}
-    text = "Everything not asked for is at the method's default; found: estimated from the data."
-    return f"{text} Told: {', '.join(sorted(told))} was given from the truth." if told else text
-
-
-def _method_text(conditions: dict[str, Any]) -> str:
-    return (
-        "Each contestant ran alone in a process of its own, with the same number of threads for BLAS and numba, after "
-        "a call on a tiny problem that loads and compiles what it needs. The clock stands still while an iterate is "
-        "compared with the truth. The time is "
-        + ("that of one call." if conditions["repeat"] == 1 else f"the median of {conditions['repeat']} calls.")
+        f"The machine was busy: its load was {load:.2f} before the start, on {cores} processors of which methods "
+        f"use {threads}. Do not trust the times."
     )
 
 
 def _facts(contest: Contest) -> list[list[object]]:
-    conditions, machine = contest.conditions, contest.conditions["machine"]
-    limit = conditions["memory_limit"]
+    conditions, limit = contest.conditions, contest.conditions["memory_limit"]
     load = "unknown" if conditions["load"] is None else f"{conditions['load']:.2f}"
-    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
     more = {name: value for name, value in contest.problem.items() if name not in ("shape", "known")}
+    memory = f"{limit / 1e9:.3g} GB" if limit else "no limit of memory"
     return [
-        ["problem", ", ".join(f"{name} {_plain(value)}" for name, value in more.items() if value is not None)],
+        ["problem", ", ".join(f"{name} {_short(value, '.4g')}" for name, value in more.items() if value is not None)],
         ["tolerance", "each its own" if conditions["tol"] is None else f"{conditions['tol']:g} for all"],
-        [
-            "limits",
-            f"{conditions['time_limit']:g} s" + (f", {limit / 1e9:.3g} GB" if limit else ", no limit of memory"),
-        ],
-        ["machine", ", ".join(f"{name} {value}" for name, value in machine.items())],
+        ["limits", f"{conditions['time_limit']:g} s, {memory}"],
+        ["machine", ", ".join(f"{name} {value}" for name, value in conditions["machine"].items())],
         ["date", f"{conditions['date']}; load average of the minute before: {load}"],
         ["threads", f"{conditions['threads']}, seed {conditions['seed']}"],
-        ["versions", versions],
+        ["versions", ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())],
     ]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

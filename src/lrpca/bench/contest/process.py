@@ -1,4 +1,4 @@
-"""A contestant's process as seen from outside: started, listened to, and ended at its limits."""
+"""The process of a method as seen from outside: started, listened to, and ended at its limits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
-from lrpca.bench.contest import memory
-from lrpca.bench.contest.entry import Point
+from lrpca.bench.contest.results import Point
 from lrpca.core.environment import THREAD_VARIABLES
 
 # Seconds for loading and compiling, and for scoring the answer; neither is on the clock.
 _START_LIMIT, _SCORE_LIMIT = 600.0, 600.0
-# Beyond its limit a contestant may finish the iteration it is in, so that the row has its last iterate.
+# Beyond its limit a method may finish the iteration it is in, so that the row has its last iterate.
 _GRACE, _GRACE_SHARE = 1.0, 0.05
 _POLL = 0.05
 _COMMAND = (sys.executable, "-P", "-m", "lrpca.bench.contest.worker")
@@ -30,28 +30,14 @@ _COMMAND = (sys.executable, "-P", "-m", "lrpca.bench.contest.worker")
 
 @dataclass
 class Account:
-    """What is known of a contestant's run so far.
+    """What is known of a method's run so far."""
 
-    Attributes
-    ----------
-    calls : list
-        The iterates of each call that has begun.
-    seconds : list of float
-        Of each call that has ended.
-    peak : int
-        Bytes beside Y; as seen from outside if it was killed.
-    result : dict or None
-        Scores and settings, if it got so far.
-    failure : tuple of str or None
-        Status and note, if it did not.
-    """
-
-    calls: list[list[Point]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    peak: int = 0
+    calls: list[list[Point]] = field(default_factory=list)  # the iterates of each call that has begun
+    seconds: list[float] = field(default_factory=list)  # of each call that has ended
+    peak: int = 0  # bytes beside Y; as seen from outside if it was killed
     late: bool = False
-    result: dict[str, Any] | None = None
-    failure: tuple[str, str] | None = None
+    result: dict[str, Any] | None = None  # scores and settings, if it got so far
+    failure: tuple[str, str] | None = None  # status and note, if it did not
 
 
 def run(job: dict[str, Any], *, memory_limit: float | None, threads: int) -> Account:
@@ -144,7 +130,7 @@ class _Supervisor:
                 yield line
 
     def _beyond_memory(self) -> bool:
-        held = memory.resident(self._process.pid)
+        held = memory_of(self._process.pid)
         if self._stage == "running":
             self._before = self._before or held
             self._account.peak = max(self._account.peak, int(held - self._before))
@@ -187,6 +173,20 @@ class _Supervisor:
             account.result = message
         elif event == "failed":
             account.failure = message["kind"], message["note"]
+
+
+def memory_of(process: int | str, quantity: str = "VmRSS") -> int:
+    """Return the resident memory of a process in bytes, or its peak; 0 if it has ended or the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
+                if line.startswith(f"{quantity}:"):
+                    return 1024 * int(line.split()[1])
+        return 0
+    answer = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return 1024 * int(answer.stdout.strip() or 0)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -1,13 +1,12 @@
-"""The contest: one problem, several contestants, each in a process of its own under equal conditions."""
+"""The comparison: one problem, several methods, each in a process of its own under equal conditions."""
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median_low
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from lrpca.bench.contest import process
 from lrpca.bench.contest.contestants import RIVALS, Spec, options_of, parse_specs
-from lrpca.bench.contest.entry import Entry, Point
+from lrpca.bench.contest.results import Contest, Entry, Point
 from lrpca.bench.contest.scoring import write_truth
 from lrpca.core import environment as circumstances
 from lrpca.solvers.options import is_integer
@@ -24,53 +23,6 @@ from lrpca.testing import Problem
 
 TARGET = 1e-4
 TIME_LIMIT = 300.0
-
-
-@dataclass(frozen=True)
-class Contest:
-    """A problem, the conditions, and how each contestant did.
-
-    Attributes
-    ----------
-    problem : dict
-        ``name``, ``shape``, ``dtype``, ``rank``, ``missing`` (share), whether the truth is ``known``, and what else
-        describes it.
-    conditions : dict
-        ``target``, ``tol``, limits, ``repeat``, ``threads``, ``seed``, ``versions``, ``machine``, its ``load``
-        before the start, and ``date``.
-    entries : list of Entry
-        Sorted by the time to the target, then by error.
-    """
-
-    problem: dict[str, Any]
-    conditions: dict[str, Any]
-    entries: list[Entry]
-
-    def __getitem__(self, spec: str) -> Entry:
-        """Return the entry of a contestant by the text it was asked for with."""
-        for entry in self.entries:
-            if entry.spec == spec:
-                return entry
-        raise KeyError(f"spec={spec!r} did not take part; use one of {', '.join(e.spec for e in self.entries)}")
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write ``arena.json``, ``arena.csv``, ``convergence.png`` and ``index.html``, and return the path of the last.
-
-        The folder is made, or these files in it are replaced. Needs matplotlib.
-        """
-        from lrpca.bench.contest.page import write
-
-        return write(self, folder)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain dictionaries and lists, for JSON."""
-        return {
-            "format": "lrpca-arena",
-            "version": 1,
-            "problem": self.problem,
-            "conditions": self.conditions,
-            "entries": [asdict(entry) for entry in self.entries],
-        }
 
 
 def compete(
@@ -97,9 +49,9 @@ def compete(
     problem : Problem or array-like (n1, n2)
         A planted problem with its truth (`lrpca.testing.planted`), or a matrix; NaN is missing.
     specs : str, iterable of str, or sequence of Spec
-        The contestants, as `parse_specs` reads or returns them.
+        The methods, as `parse_specs` reads or returns them.
     rank : int, optional
-        Rank that those are told who need one; that of the problem unless given. A matrix needs it.
+        Rank that methods are told where they need one; that of the problem unless given. A matrix needs it.
     truth : array-like (n1, n2), optional
         The true low-rank matrix, where `problem` is a matrix.
     description : dict, optional
@@ -111,23 +63,23 @@ def compete(
     target : float
         Error at which `Entry.seconds_to_target` is taken.
     repeat : int
-        Calls of each contestant; the median time counts.
+        Calls of each method; the median time counts.
     time_limit : float
         Most seconds of a call.
     memory_limit : float, optional
-        Most bytes a contestant's process may hold, Y included.
+        Most bytes a method's process may hold, Y included.
     threads : int, optional
         For BLAS and numba alike. Unless given, the fewest that ``OMP_NUM_THREADS``, ``NUMBA_NUM_THREADS`` or their like
         name, or else all processors this process may use.
     seed : int
-        Seed of the contestants.
+        Seed of the methods.
     progress : callable, optional
-        Called with a line of text whenever a contestant begins.
+        Called with a line of text whenever a method begins.
 
     Returns
     -------
     Contest
-        With one entry for each contestant, those that failed included.
+        With one entry for each method, those that failed included.
 
     Examples
     --------
@@ -169,7 +121,7 @@ def compete(
                 **{"folder": str(folder), "name": spec.name, "rank": data.rank, "settings": settings, "seed": seed},
                 **{"time_limit": time_limit, "repeat": repeat},
             }
-            entry = _play(spec, job, memory_limit, threads, target if data.X is not None else None)
+            entry = _run(spec, job, memory_limit, threads, target if data.X is not None else None)
             entries.append(replace(entry, told=told))
     entries.sort(key=lambda entry: entry.order)
     return Contest(data.describe() | (description or {}), conditions, entries)
@@ -240,7 +192,7 @@ def _chosen(specs: str | Iterable[str] | Sequence[Spec]) -> list[Spec]:
 
 
 def _settings(spec: Spec, tol: float | None, alpha: float | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a contestant's settings, and which of them were given from the truth."""
+    """Return a method's settings, and which of them were given from the truth."""
     settings: dict[str, Any] = {} if tol is None or (spec.rival and spec.rival.max_iter is None) else {"tol": tol}
     told = bool(alpha and "alpha" in options_of(spec.name) and "alpha" not in spec.settings)
     if told:
@@ -248,8 +200,8 @@ def _settings(spec: Spec, tol: float | None, alpha: float | None) -> tuple[dict[
     return settings | spec.settings, ("alpha",) if told else ()
 
 
-def _play(spec: Spec, job: dict[str, Any], memory_limit: float | None, threads: int, target: float | None) -> Entry:
-    """Return the entry of one contestant."""
+def _run(spec: Spec, job: dict[str, Any], memory_limit: float | None, threads: int, target: float | None) -> Entry:
+    """Return the entry of one method."""
     if spec.rival and spec.rival.version() is None:
         note = f"pip install {spec.rival.package}"
         return Entry(spec.text, spec.name, spec.title, "not installed", note, settings=job["settings"])
@@ -305,7 +257,7 @@ def _per_iteration(points: list[Point], seconds: float | None) -> float | None:
 
 def _check_rank(rank: Any, shape: tuple[int, int]) -> int:
     if rank is None:
-        raise ValueError(f"rank=None is not given; the contestants need one from 1 to {min(shape)}")
+        raise ValueError(f"rank=None is not given; the methods need one from 1 to {min(shape)}")
     if not is_integer(rank) or not 1 <= rank <= min(shape):
         raise ValueError(
             f"rank={rank!r} is not an integer from 1 to min(Y.shape)={min(shape)}; choose one in that range"

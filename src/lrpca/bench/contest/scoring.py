@@ -90,7 +90,7 @@ class Truth:
         if self.factors is not None:
             return self.factors[0][rows] @ self.factors[1].T
         assert self.file is not None
-        # Mapped anew for each block: mapped pages that stay would count as memory of the contestant.
+        # Mapped anew for each block: mapped pages that stay would count as memory of the method.
         return np.array(np.load(self.file, mmap_mode="r")[rows])
 
 

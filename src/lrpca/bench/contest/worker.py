@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: ``python -m lrpca.bench.contest.worker``.
+"""One method in a process of its own: ``python -m lrpca.bench.contest.worker``.
 
 Reads a job, one line of JSON, from the standard input, and answers with lines of JSON on the standard output: how far
 it is, each iterate as it comes, the result. It ends when the standard input does, so that it never outlives who asked.
@@ -7,6 +7,7 @@ it is, each iterate as it comes, the result. It ends when the standard input doe
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import math
@@ -21,12 +22,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from lrpca.bench.contest import memory
 from lrpca.bench.contest.calls import Answer, Task, solve
+from lrpca.bench.contest.process import memory_of
 from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank
 from lrpca.solvers.methods import METHODS
 
-# The warm-up: large enough for every kernel to be compiled and loaded. Iterations of rivals, and of our methods.
+# The warm-up: large enough for every kernel to be compiled and loaded. Iterations of others, and of our methods.
 _WARM_SHAPE, _WARM_ITERATIONS = (220, 180), (3, 60)
 
 
@@ -95,13 +96,13 @@ def work(job: dict[str, Any], channel: IO[str]) -> None:
     answer: Answer | None = None
     for _ in range(job["repeat"]):
         del answer
-        before = memory.begin_peak()
+        before = begin_peak()
         recorder.count = 0
         tell(channel, "begin")
         recorder.watch.begin()
         answer = solve(task, Y, recorder.look)
         seconds = recorder.watch.elapsed()
-        tell(channel, "end", seconds=seconds, peak=memory.peak() - before, late=recorder.late)
+        tell(channel, "end", seconds=seconds, peak=peak_memory() - before, late=recorder.late)
         if recorder.late:
             break
     tell(channel, "result", **_scores(task, Y, answer, recorder, folder))
@@ -151,6 +152,33 @@ def _scores(task: Task, Y: Any, answer: Answer | None, recorder: _Recorder, fold
     }
 
 
+def begin_peak() -> int:
+    """Return the resident memory in bytes, and let the peak begin there where the system can.
+
+    Memory that is free but still held is given back first, so that what follows does not find it.
+    """
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        if hasattr(library, "malloc_trim"):
+            library.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:  # another system, or not allowed
+        return peak_memory()
+    return memory_of("self")
+
+
+def peak_memory() -> int:
+    """Return the most resident memory so far, in bytes; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        return memory_of("self", "VmHWM")
+    import resource
+
+    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
@@ -179,7 +207,7 @@ def main() -> int:
         work(job, channel)
     except MemoryError as error:
         tell(channel, "failed", kind="memory limit", note=f"out of memory ({error})")
-    except Exception as error:  # whatever a contestant raises is a row of the table
+    except Exception as error:  # whatever a method raises is a row of the table
         tell(channel, "failed", kind="failed", note=f"{type(error).__name__}: {error}")
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lrpca import plot, report
+from lrpca import report
 from lrpca.bench.experiments.measurement import AnyMeasurement, Experiment
 
 VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
@@ -16,18 +16,7 @@ PAPER = "H. Cai, J. Liu, W. Yin: Learned Robust PCA, NeurIPS 2021"
 
 
 def compose(experiment: Experiment[Any, Any], record: Mapping[str, Any]) -> report.Page:
-    """Make the page of a stored or fresh result.
-
-    Parameters
-    ----------
-    experiment : Experiment
-    record : mapping
-        The content of its JSON file.
-
-    Returns
-    -------
-    lrpca.report.Page
-    """
+    """Make the page of a stored or fresh result."""
     measurement = experiment.read(record)
     small = experiment.is_small(measurement.setup)
     page = report.Page(headline(experiment, small), _summary(experiment))
@@ -53,13 +42,7 @@ def figure_of(experiment: Experiment[Any, Any], measurement: AnyMeasurement) -> 
 
 def draw_png(experiment: Experiment[Any, Any], measurement: AnyMeasurement, *, dark: bool = False) -> bytes:
     """Return the plot as a PNG file."""
-    plot.require_matplotlib()
-    from matplotlib.figure import Figure
-
-    with plot.style(dark=dark):
-        figure = Figure(figsize=experiment.figure_size, layout="constrained")
-        experiment.draw(measurement, figure)
-        return report.figure_png(figure)
+    return report.figure_png(lambda f: experiment.draw(measurement, f), experiment.figure_size, dark=dark)
 
 
 def headline(experiment: Experiment[Any, Any], small: bool) -> str:

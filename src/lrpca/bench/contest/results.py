@@ -1,15 +1,17 @@
-"""What the arena reports of a contestant."""
+"""What a comparison reports: the iterates and scores of each method, and all methods together."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Point:
-    """An iterate on the way: its number, the seconds until it was there, and its error.
+    """An iterate: its number, the seconds until it was there, and its error.
 
     Attributes
     ----------
@@ -28,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Entry:
-    """How one contestant did. What is not known is None.
+    """How one method did. What is not known is None.
 
     Attributes
     ----------
@@ -47,9 +49,8 @@ class Entry:
         ``median|Y - X| / median|Y|``.
     outlier_fraction : float
         Share of observed entries it calls outliers.
-    rank : int
-        Components of its X.
-    iterations : int
+    rank, iterations : int
+        Components of its X, and how many iterations it took.
     seconds : float
         Median over the repeated calls.
     seconds_per_iteration : float
@@ -100,13 +101,46 @@ class Entry:
     def order(self) -> tuple[float, bool, float, str]:
         """A key to sort by: time to the target, then those with an answer, by error or residual."""
         measured = self.error if self.error is not None else self.residual
-        return (
-            _or_last(self.seconds_to_target),
-            self.status in ("memory limit", "failed", "not installed"),
-            _or_last(measured),
-            self.spec,
-        )
+        first, second = (math.inf if value is None else value for value in (self.seconds_to_target, measured))
+        return first, self.status in ("memory limit", "failed", "not installed"), second, self.spec
 
 
-def _or_last(value: float | None) -> float:
-    return math.inf if value is None else value
+@dataclass(frozen=True)
+class Contest:
+    """A problem, the conditions, and how each method did.
+
+    Attributes
+    ----------
+    problem : dict
+        ``name``, ``shape``, ``dtype``, ``rank``, ``missing`` (share), whether the truth is ``known``, and what else
+        describes it.
+    conditions : dict
+        ``target``, ``tol``, limits, ``repeat``, ``threads``, ``seed``, ``versions``, ``machine``, its ``load``
+        before the start, and ``date``.
+    entries : list of Entry
+        Sorted by the time to the target, then by error.
+    """
+
+    problem: dict[str, Any]
+    conditions: dict[str, Any]
+    entries: list[Entry]
+
+    def __getitem__(self, spec: str) -> Entry:
+        """Return the entry of a method by the text it was asked for with."""
+        for entry in self.entries:
+            if entry.spec == spec:
+                return entry
+        raise KeyError(f"spec={spec!r} did not take part; use one of {', '.join(e.spec for e in self.entries)}")
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``arena.json``, ``arena.csv``, ``convergence.png`` and ``index.html``, and return the path of the last.
+
+        The folder is made, or these files in it are replaced. Needs matplotlib.
+        """
+        from lrpca.bench.contest.page import write
+
+        return write(self, folder)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists, for JSON."""
+        return {"format": "lrpca-arena", "version": 1, **asdict(self)}
