@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.bench.experiments import convergence, entrants, iteration_time, recovery, total_time
-from lrpca.bench.experiments.entrants import OURS, PUBLISHED, Contestant, run_all, run_trial
-from lrpca.bench.experiments.measurement import Measurement, Setup, Trial, mean_and_deviation, to_json
+from lrpca.bench.experiments import convergence, iteration_time, methods, recovery, total_time
+from lrpca.bench.experiments.measurement import Measurement, Setup, Trial, to_json
+from lrpca.bench.experiments.methods import OURS, PUBLISHED, Method, run_all, run_trial
 from lrpca.bench.experiments.page import compose
 from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment, reproduce
+from lrpca.bench.experiments.statistics import iterations_to, mean_and_deviation
 from lrpca.testing import planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def problem() -> lrpca.testing.Problem:
 
 
 def test_errors_are_those_after_every_iteration(problem: lrpca.testing.Problem) -> None:
-    ours = entrants.ours(TINY)
+    ours = methods.ours(TINY)
     t = run_trial(ours, problem, 0.1, 3, tol=0, max_iter=4, stop_at_error=1e-30)
     assert t.errors is not None and len(t.errors) == t.iterations == 4 and t.reason == "max_iter"
     for k in (1, 4):
@@ -78,10 +79,10 @@ def test_stops_the_first_time_that_the_rule_is_met(problem: lrpca.testing.Proble
     d = lrpca.decompose(problem.Y, 5, random_state=0)
     residuals = [record.residual for record in d.history]
     first = next(k for k, residual in enumerate(residuals, start=1) if residual < 1e-4)
-    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
+    t = run_trial(methods.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
     assert (t.iterations, t.reason) == (first, "callback") and first < d.n_iter
     assert t.residual == pytest.approx(residuals[first - 1], rel=1e-3)
-    own = replace(entrants.ours(TINY), own_rule=True)
+    own = replace(methods.ours(TINY), own_rule=True)
     assert run_trial(own, problem, 0.1, 0, stop_at_residual=1e-4).iterations == d.n_iter
 
 
@@ -92,22 +93,22 @@ def test_watching_is_not_counted(problem: lrpca.testing.Problem, monkeypatch: py
     monkeypatch.setattr(
         lrpca.testing.Problem, "error", lambda self, low_rank: (time.sleep(0.5), real(self, low_rank))[1]
     )
-    run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3)  # loads the compiled code
-    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3, stop_at_error=1e-30)
+    run_trial(methods.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3)  # loads the compiled code
+    t = run_trial(methods.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3, stop_at_error=1e-30)
     assert t.seconds < 1.0 and t.seconds_per_iteration < 0.4
 
 
 def test_every_contestant_meets_the_same_fresh_problems() -> None:
     seen: list[tuple[str, float, int, float]] = []
 
-    def look(contestant: Contestant, problem: lrpca.testing.Problem, alpha: float, seed: int) -> Trial:
+    def look(contestant: Method, problem: lrpca.testing.Problem, alpha: float, seed: int) -> Trial:
         seen.append((contestant.label, alpha, seed, float(problem.Y.sum())))
         assert problem.outliers.mean() == pytest.approx(alpha)
         return trial(contestant.label, alpha, seed=seed)
 
-    some = Contestant("some", {0.2: {}}, "competes at one share only")
+    some = Method("some", {0.2: {}}, "competes at one share only")
     setup = replace(TINY, seed=7)
-    m = run_all([entrants.ours(setup), some], setup, silent, look)
+    m = run_all([methods.ours(setup), some], setup, silent, look)
     problems = {(alpha, seed): total for _, alpha, seed, total in seen}
     assert sorted(problems) == [(0.1, 7), (0.1, 8), (0.2, 7), (0.2, 8)] and len(set(problems.values())) == 4
     assert all(problems[alpha, seed] == total for _, alpha, seed, total in seen)
@@ -115,48 +116,48 @@ def test_every_contestant_meets_the_same_fresh_problems() -> None:
 
 
 def test_tuning_takes_what_arrives_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrants, "GAMMAS", (2.0,))
-    monkeypatch.setattr(entrants, "STEPS", (0.1, 0.7, 0.3))
+    monkeypatch.setattr(methods, "GAMMAS", (2.0,))
+    monkeypatch.setattr(methods, "STEPS", (0.1, 0.7, 0.3))
     setup = replace(TINY, alphas=(0.1,), tuning_n=150, tuning_iterations=60)
     for rule in (None, 1e-3):
-        tuned = entrants.tuned_scaledgd(setup, silent, rule)
+        tuned = methods.tuned_scaledgd(setup, silent, rule)
         assert tuned.arguments[0.1]["options"] == {"alpha": 0.1, "gamma": 2.0, "step": 0.7}
         assert "α = 0.1: γ 2, step 0.7" in tuned.told
 
 
 def test_tuning_without_arrival_takes_the_smallest_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrants, "GAMMAS", (None,))
-    monkeypatch.setattr(entrants, "STEPS", (0.05, None, 0.1))
-    tuned = entrants.tuned_scaledgd(replace(TINY, alphas=(0.1,), tuning_iterations=3), silent)
+    monkeypatch.setattr(methods, "GAMMAS", (None,))
+    monkeypatch.setattr(methods, "STEPS", (0.05, None, 0.1))
+    tuned = methods.tuned_scaledgd(replace(TINY, alphas=(0.1,), tuning_iterations=3), silent)
     assert tuned.arguments[0.1]["options"] == {"alpha": 0.1} and "α = 0.1: own γ, own step" in tuned.told
 
 
 def test_published_models_are_found_or_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LRPCA_DATA", str(tmp_path))
-    assert entrants.published(TINY) is None
-    assert "set LRPCA_DATA to the folder that has published-lrpca/" in entrants.published_note(TINY, None)
+    assert methods.published(TINY) is None
+    assert "set LRPCA_DATA to the folder that has published-lrpca/" in methods.published_note(TINY.alphas)
     import scipy.io
 
     (tmp_path / "published-lrpca").mkdir()
     numbers = {"ths": [[1e-2, 1e-3, 1e-4]], "step": [[0.5, 1.0, 0.8]]}
     scipy.io.savemat(tmp_path / "published-lrpca" / "lrpcanet_alpha0.2.mat", numbers)
-    found, endless = entrants.published(TINY), entrants.published(TINY, endless=True)
+    found, endless = methods.published(TINY), methods.published(TINY, endless=True)
     assert found is not None and endless is not None and set(found.arguments) == {0.2}
-    assert "none was found for α = 0.1" in entrants.published_note(TINY, found)
+    assert "take no part at α = 0.1: none was found" in methods.published_note(TINY.alphas)
     assert found.arguments[0.2]["schedule"].at(3) is None
     assert endless.arguments[0.2]["schedule"].at(9) == pytest.approx((1e-4, 0.8))
     monkeypatch.delenv("LRPCA_DATA")
     monkeypatch.chdir(tmp_path)
-    assert entrants.published(TINY) is None
+    assert methods.published(TINY) is None
 
 
 # --- claims ------------------------------------------------------------------------------------------------
 
 
 def test_iterations_to_a_goal() -> None:
-    assert convergence.iterations_to(trial("", 0.1, errors=(1e-1, 1e-4, 9e-5)), 1e-4) == 3
-    assert convergence.iterations_to(trial("", 0.1, errors=(1e-1,)), 1e-4) == math.inf
-    assert convergence.iterations_to(trial("", 0.1, errors=None), 1e-4) == math.inf
+    assert iterations_to((1e-1, 1e-4, 9e-5), 1e-4) == 3
+    assert iterations_to((1e-1,), 1e-4) == math.inf
+    assert iterations_to(None, 1e-4) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -296,9 +297,9 @@ def test_setups_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_a_measurement_comes_back_from_json(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrants, "GAMMAS", (None,))
-    monkeypatch.setattr(entrants, "STEPS", (0.7,))
-    monkeypatch.setattr(entrants, "BETAS", (1.0,))
+    monkeypatch.setattr(methods, "GAMMAS", (None,))
+    monkeypatch.setattr(methods, "STEPS", (0.7,))
+    monkeypatch.setattr(methods, "BETAS", (1.0,))
     experiment = EXPERIMENTS[name]
     alphas = (0.4, 0.5) if name == "recovery" else (0.1, 0.2)
     said: list[str] = []
@@ -310,7 +311,7 @@ def test_a_measurement_comes_back_from_json(name: str, monkeypatch: pytest.Monke
 
 
 def test_a_run_that_blows_up_is_a_failure_not_an_error(problem: lrpca.testing.Problem) -> None:
-    wild = Contestant("wild", {0.1: {"method": "scaledgd", "options": {"alpha": 0.1, "step": 1.99}}}, "")
+    wild = Method("wild", {0.1: {"method": "scaledgd", "options": {"alpha": 0.1, "step": 1.99}}}, "")
     t = run_trial(wild, problem, 0.1, 0, max_iter=400, stop_at_error=1e-30)
     assert t.error is None or t.error > 1e-4
     to_json({"trials": [Measurement(TINY, {}, (t,)).as_dict()["trials"][0]]})
@@ -321,7 +322,7 @@ def test_a_run_without_any_iteration_is_a_failure(
 ) -> None:
     nothing = SimpleNamespace(history=[], n_iter=0, reason="runaway", low_rank=np.full(problem.Y.shape, np.nan))
     monkeypatch.setattr(lrpca, "decompose", lambda *_, **__: nothing)
-    t = run_trial(entrants.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
+    t = run_trial(methods.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
     assert (t.error, t.residual, t.seconds_per_iteration) == (None, None, 0.0)
     assert not total_time.solved(t) and not recovery.recovered(t)
 

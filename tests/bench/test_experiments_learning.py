@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from lrpca.bench.experiments import generalisation, learning, models, numbers, training_time
-from lrpca.bench.experiments.entrants import PUBLISHED
 from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Run, Setting, Training
+from lrpca.bench.experiments.methods import PUBLISHED, published_model, published_note
 from lrpca.bench.experiments.page import compose
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
+from lrpca.bench.experiments.statistics import iterations_to
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
 
@@ -392,11 +393,11 @@ def test_learned_numbers_go_on_by_the_recurrence() -> None:
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path, monkeypatch)
-    t = numbers._as_training(learning.published_model(0.1), BASE)
+    t = numbers._as_training(published_model(0.1), BASE)
     assert t.thresholds[:2] == pytest.approx((1e-2, 1e-2 * 0.6)) and len(t.thresholds) == 17
-    assert learning.published_model(0.2) is None
-    assert learning.published_note([0.1]).startswith("The published models are run")
-    assert "at α = 0.2: none was found; set LRPCA_DATA" in learning.published_note([0.1, 0.2])
+    assert published_model(0.2) is None
+    assert published_note([0.1]).startswith("The published models are run")
+    assert "at α = 0.2: none was found; set LRPCA_DATA" in published_note([0.1, 0.2])
 
 
 def test_errors_after_an_iteration() -> None:
@@ -404,7 +405,7 @@ def test_errors_after_an_iteration() -> None:
     assert learning.error_after([done], 5) == 1e-6 and learning.error_after([ended], 5) is None
     assert learning.error_after([done, ended, run("", (1.0, 1.0))], 2) == 1e-2
     assert learning.error_after([run("", ())], 1) is None
-    assert learning.iterations_to(done, 1e-9) == math.inf
+    assert iterations_to(done.errors, 1e-9) == math.inf
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 
 from lrpca.bench.experiments import video
-from lrpca.bench.experiments.entrants import ALTPROJ, OURS, SCALEDGD
+from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
 from lrpca.bench.experiments.page import compose
 from lrpca.bench.experiments.reproduce import EXPERIMENTS, reproduce
+from lrpca.bench.experiments.video import (
+    PLAIN,
+    VIDEO,
+    VideoMeasurement,
+    VideoSetup,
+    VideoTrial,
+    solve_by_library,
+    solve_by_torch,
+)
 from lrpca.bench.experiments.video_clips import Clip, find_footage, load_clip, there_and_back
-from lrpca.bench.experiments.video_entrants import PLAIN, VIDEO, solve_by_library, solve_by_torch
-from lrpca.bench.experiments.video_measurement import VideoMeasurement, VideoSetup, VideoTrial
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
 

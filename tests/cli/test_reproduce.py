@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lrpca.bench.experiments import entrants
+from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.measurement import Setup
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty working directory, and make every experiment tiny."""
     monkeypatch.chdir(tmp_path)
     for name, values in (("GAMMAS", (None,)), ("STEPS", (0.7,)), ("BETAS", (1.0,))):
-        monkeypatch.setattr(entrants, name, values)
+        monkeypatch.setattr(methods, name, values)
     for name in COMPARISONS:
         experiment = EXPERIMENTS[name]
         alphas = experiment.quick.alphas[:2]

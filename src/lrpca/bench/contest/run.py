@@ -173,13 +173,8 @@ class _Data:
     def describe(self) -> dict[str, Any]:
         missing = float(np.isnan(self.Y).mean()) if self.Y.dtype.kind in "fc" else 0.0
         return {
-            "name": "matrix",
-            "shape": list(self.Y.shape),
-            "dtype": str(self.Y.dtype),
-            "rank": self.rank,
-            "missing": missing,
-            "outlier_fraction": self.outlier_fraction,
-            "known": self.X is not None,
+            **{"name": "matrix", "shape": list(self.Y.shape), "dtype": str(self.Y.dtype), "rank": self.rank},
+            **{"missing": missing, "outlier_fraction": self.outlier_fraction, "known": self.X is not None},
         }
 
 
@@ -214,6 +209,8 @@ def _run(spec: Spec, job: dict[str, Any], memory_limit: float | None, threads: i
     final = result.get("error" if known else "residual")
     if account.result and seconds is not None and final is not None:
         points = [*points, Point(0, seconds, final)]
+    names = ("f_measure", "precision", "recall", "outlier_fraction", "rank")
+    scores: dict[str, Any] = {name: result.get(name) for name in names}
     status, note = account.failure or _verdict(account.late, job["time_limit"], result)
     return Entry(
         spec=spec.text,
@@ -223,11 +220,7 @@ def _run(spec: Spec, job: dict[str, Any], memory_limit: float | None, threads: i
         note=" ".join(note.split()),
         error=(final if account.result else points[-1].error if points else None) if known else None,
         residual=result.get("residual", None if known or not points else points[-1].error),
-        f_measure=result.get("f_measure"),
-        precision=result.get("precision"),
-        recall=result.get("recall"),
-        outlier_fraction=result.get("outlier_fraction"),
-        rank=result.get("rank"),
+        **scores,
         iterations=result.get("iterations", len(points) if not account.result and points else None),
         seconds=seconds if seconds is not None else (points[-1].seconds if points else None),
         seconds_per_iteration=_per_iteration(points, seconds),

@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below, look
-from lrpca.bench.experiments.entrants import (
-    GOAL,
-    OURS,
-    PUBLISHED,
-    SCALEDGD,
-    ours,
-    published,
-    published_note,
-    run_all,
-    run_trial,
-    scaledgd,
-    tuned_scaledgd,
-)
-from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setup, Table, Trial
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setup, Table
+from lrpca.bench.experiments.methods import GOAL, OURS, PUBLISHED, SCALEDGD
+from lrpca.bench.experiments.statistics import as_count, in_words, iterations_to, typical
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,50 +29,29 @@ PAPER_COUNT, PAPER_ALPHA = 8, 0.1
 
 def measure(setup: Setup, say: Say) -> Measurement:
     """Run LRPCA, the published models and three settings of ScaledGD, noting the error after every iteration."""
-    model = published(setup)
-    entered = [
-        ours(setup),
-        *([model] if model else []),
-        tuned_scaledgd(setup, say),
-        scaledgd(setup, 1.2),
-        scaledgd(setup, 2.0),
-    ]
+    model = methods.published(setup)
+    entered = [methods.ours(setup), *([model] if model else []), methods.tuned_scaledgd(setup, say)]
+    entered += [methods.scaledgd(setup, gamma) for gamma in (1.2, 2.0)]
     notes = [
-        published_note(setup, model),
+        methods.published_note(setup.alphas),
         "ScaledGD is told the true α. γ = 2 is the setting of its paper. Tuned it arrives at 1e-4 soonest; a small γ "
         "that does so can leave a few outliers in, on which the error then rests.",
         "Iterations are counted after their update and do not include the initialisation; the paper's program prints "
         "before the update, so its counts are larger by one.",
     ]
-    trial = partial(run_trial, tol=0, max_iter=setup.max_iter, stop_at_error=FLOOR)
-    return run_all(entered, setup, say, trial, notes)
-
-
-def iterations_to(trial: Trial, goal: float) -> float:
-    """Return after how many iterations the error was below the goal; inf if never.
-
-    Examples
-    --------
-    >>> iterations_to(Trial("", 0.1, 0, 0.1, 3, 0.03, 0.03, "", None, None, (1e-2, 1e-3, 1e-5)), 1e-4)
-    3
-    """
-    below = (k for k, error in enumerate(trial.errors or (), start=1) if error < goal)
-    return next(below, math.inf)
+    trial = partial(methods.run_trial, tol=0, max_iter=setup.max_iter, stop_at_error=FLOOR)
+    return methods.run_all(entered, setup, say, trial, notes)
 
 
 def tables(m: Measurement) -> list[Table]:
     """Return iterations to 1e-4 and to 1e-6."""
     rows = []
-    for alpha in m.setup.alphas:
-        for label in m.labels():
-            trials = m.of(label, alpha)
-            if trials:
-                counts = [iterations_to(trial, GOAL) for trial in trials]
-                reached = sum(map(math.isfinite, counts))
-                fine = _typical(m, label, alpha, FINE)
-                last = median(trial.errors[-1] if trial.errors else math.inf for trial in trials)
-                cells = [_cell(_typical(m, label, alpha, GOAL)), _cell(max(counts)), f"{reached} of {len(trials)}"]
-                rows.append([alpha, label, *cells, _cell(fine), f"{last:.1e}"])
+    for alpha, label, trials in m.cases():
+        counts = [iterations_to(trial.errors, GOAL) for trial in trials]
+        reached = f"{sum(map(math.isfinite, counts))} of {len(trials)}"
+        last = median(trial.errors[-1] if trial.errors else math.inf for trial in trials)
+        fine = as_count(_typical(m, label, alpha, FINE))
+        rows.append([alpha, label, as_count(typical(counts)), as_count(max(counts)), reached, fine, f"{last:.1e}"])
     columns = ["α", "method", "iterations to 1e-4, median", "most", "reached", "to 1e-6, median", "error at the end"]
     return [Table("Iterations to an error of 1e-4 and of 1e-6", columns, rows)]
 
@@ -90,43 +59,31 @@ def tables(m: Measurement) -> list[Table]:
 def claims(m: Measurement) -> list[Claim]:
     """Hold the paper's two sentences, and its count, against the measurement."""
     found = []
-    present = [label for label in (OURS, PUBLISHED) if label in m.contestants]
-    for label in present:
+    for label in m.labels(OURS, PUBLISHED):
         alphas = [alpha for alpha in m.setup.alphas if m.of(label, alpha)]
         mine = {alpha: _typical(m, label, alpha, GOAL) for alpha in alphas}
         theirs = {
-            alpha: min(_typical(m, rival, alpha, GOAL) for rival in m.labels(SCALEDGD) if m.of(rival, alpha))
+            alpha: min(_typical(m, other, alpha, GOAL) for other in m.labels(SCALEDGD) if m.of(other, alpha))
             for alpha in alphas
         }
-        pairs = "; ".join(f"α = {a:g}: {_count(mine[a])} against {_count(theirs[a])}" for a in alphas)
+        pairs = "; ".join(f"α = {a:g}: {in_words(mine[a])} against {in_words(theirs[a])}" for a in alphas)
         authors = f"{SCALEDGD}, γ = 2"
         if authors in m.contestants:
-            pairs += f" (with γ = 2: {', '.join(_count(_typical(m, authors, a, GOAL)) for a in alphas)})"
+            pairs += f" (with γ = 2: {', '.join(in_words(_typical(m, authors, a, GOAL)) for a in alphas)})"
         fewer = all(mine[a] <= MUCH_LESS * theirs[a] and math.isfinite(mine[a]) for a in alphas)
-        found.append(
-            Claim(
-                "“LRPCA converges in much less iterations” than ScaledGD",
-                label,
-                f"Iterations to 1e-4, median, against those of the best ScaledGD: {pairs}.",
-                fewer,
-            )
-        )
+        text = f"Iterations to 1e-4, median, against those of the best ScaledGD: {pairs}."
+        found.append(Claim("“LRPCA converges in much less iterations” than ScaledGD", label, text, fewer))
         found.append(_more_so(m, label, mine, theirs))
-    if PUBLISHED in m.contestants and m.of(PUBLISHED, PAPER_ALPHA):
-        count = _typical(m, PUBLISHED, PAPER_ALPHA, GOAL)
-        found.append(
-            Claim(
-                f"{PAPER_COUNT} iterations to 1e-4 at α = {PAPER_ALPHA:g}, n = 1000, rank 5 (table on generalisation)",
-                PUBLISHED,
-                f"{_count(count + 1)}, counted as the paper does, at n = {m.setup.n}.",
-                count + 1 == PAPER_COUNT,
-            )
-        )
+    if m.of(PUBLISHED, PAPER_ALPHA):
+        count = _typical(m, PUBLISHED, PAPER_ALPHA, GOAL) + 1
+        paper = f"{PAPER_COUNT} iterations to 1e-4 at α = {PAPER_ALPHA:g}, n = 1000, rank 5 (table on generalisation)"
+        text = f"{in_words(count)}, counted as the paper does, at n = {m.setup.n}."
+        found.append(Claim(paper, PUBLISHED, text, count == PAPER_COUNT))
     return found
 
 
 def _more_so(m: Measurement, label: str, mine: dict[float, float], theirs: dict[float, float]) -> Claim:
-    """Return whether the advantage grows with α; a rival that never arrives gives a lower bound of it."""
+    """Return whether the advantage grows with α; a method that never arrives gives a lower bound of it."""
     paper = "“especially when the outlier sparsity α is larger”"
     low, high = min(mine), max(mine)
     if low == high or not all(map(math.isfinite, (mine[low], mine[high], theirs[low]))):
@@ -162,17 +119,8 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 def _typical(m: Measurement, label: str, alpha: float, goal: float) -> float:
-    """Return the median of the iterations to the goal; of an even number of problems the larger middle one."""
-    counts = sorted(iterations_to(trial, goal) for trial in m.of(label, alpha))
-    return counts[len(counts) // 2]
-
-
-def _count(value: float) -> str:
-    return f"{value:g}" if math.isfinite(value) else "never"
-
-
-def _cell(value: float) -> int | None:
-    return int(value) if math.isfinite(value) else None
+    """Return the median of the iterations to the goal."""
+    return typical(iterations_to(trial.errors, goal) for trial in m.of(label, alpha))
 
 
 EXPERIMENT = Experiment(
@@ -186,7 +134,6 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
-    read=Measurement.from_dict,
     criteria=f"“Much less” is confirmed where at every α the iterations are at most {MUCH_LESS:g} times those of the "
     "best ScaledGD; “especially”, where that ratio is larger at the largest α than at the smallest.",
     figure_size=(11.0, 4.6),

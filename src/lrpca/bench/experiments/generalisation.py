@@ -7,22 +7,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lrpca.bench.experiments.drawing import legend_below
-from lrpca.bench.experiments.entrants import GOAL, PUBLISHED, published_model
 from lrpca.bench.experiments.learning import (
     LearningMeasurement,
     LearningSetup,
     Setting,
     Training,
-    as_count,
     draw_problem,
-    in_words,
-    iterations_to,
-    published_note,
     run_model,
     train,
-    typical_count,
 )
 from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
+from lrpca.bench.experiments.methods import GOAL, PUBLISHED, published_model, published_note
+from lrpca.bench.experiments.statistics import as_count, in_words, iterations_to
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -52,6 +48,7 @@ def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
             trained[label, setting], record = train(name, setting, setup, say, seed=setup.seed, form=form)
             trainings.append(record)
     model = published_model(setup.base.alpha)
+    ends: dict[str, Any] = {"max_iter": setup.max_iter, "stop_at_error": FINE}
     runs = []
     for setting in setup.settings:
         entered = {} if model is None else {PUBLISHED: model}
@@ -61,10 +58,7 @@ def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
             say(f"problem {i + 1} of {setup.repeat}: {setting}")
             seed = setup.seed + i
             problem = draw_problem(setting, seed)
-            for label, schedule in entered.items():
-                runs.append(
-                    run_model(label, schedule, problem, setting, seed, max_iter=setup.max_iter, stop_at_error=FINE)
-                )
+            runs += [run_model(label, model, problem, setting, seed, **ends) for label, model in entered.items()]
     notes = [
         "The paper's rule multiplies the thresholds of a model trained for n_base and r_base by (n_base / n) (r / "
         "r_base). Adaptive schedules need no rule: their thresholds are in units of the residual's own width.",
@@ -101,11 +95,12 @@ def tables(m: LearningMeasurement) -> list[Table]:
         own = [_name(setting, BASE) for setting in PAPER_BASE]
         found.append(Table("Iterations to 1e-4 in the paper, at its own sizes", ["", *own], _paper_rows(PAPER_BASE)))
     for label in m.contestants:
-        rows.append([label, *(as_count(typical_count(m, label, setting, GOAL) + 1) for setting in settings)])
+        rows.append([label, *(as_count(m.iterations_to(GOAL, label, setting) + 1) for setting in settings)])
     ours = []
     for setting, name in zip(settings, names, strict=True):
         for label in m.contestants:
-            coarse, fine = (sorted(iterations_to(run, goal) for run in m.ran(label, setting)) for goal in (GOAL, FINE))
+            errors = [run.errors for run in m.ran(label, setting)]
+            coarse, fine = (sorted(iterations_to(each, goal) for each in errors) for goal in (GOAL, FINE))
             reached = f"{sum(map(math.isfinite, coarse))} of {len(coarse)}"
             middle = len(coarse) // 2
             ours.append([name, label, as_count(coarse[middle]), as_count(coarse[-1]), reached, as_count(fine[middle])])
@@ -131,35 +126,26 @@ def claims(m: LearningMeasurement) -> list[Claim]:
         known = [setting for setting in m.setup.settings if setting in row]
         if not known:
             continue
-        counts = [typical_count(m, label, setting, GOAL) + 1 for setting in known]
-        what = "The model of the base setting needs" if row is PAPER_BASE else "Models of their own need"
-        found.append(
-            Claim(
-                f"{what} {', '.join(str(row[setting]) for setting in known)} iterations to 1e-4 for "
-                + "; ".join(_name(setting, m.setup.base) for setting in known),
-                label,
-                f"{', '.join(map(in_words, counts))}, counted as the paper does.",
-                all(count <= row[setting] for count, setting in zip(counts, known, strict=True)),
-            )
-        )
+        counts = [m.iterations_to(GOAL, label, setting) + 1 for setting in known]
+        paper = "The model of the base setting needs" if row is PAPER_BASE else "Models of their own need"
+        paper += f" {', '.join(str(row[setting]) for setting in known)} iterations to 1e-4 for "
+        paper += "; ".join(_name(setting, m.setup.base) for setting in known)
+        text = f"{', '.join(map(in_words, counts))}, counted as the paper does."
+        enough = all(count <= row[setting] for count, setting in zip(counts, known, strict=True))
+        found.append(Claim(paper, label, text, enough))
     others = [setting for setting in m.setup.settings if setting != m.setup.base]
     for label in FORMS:
         pairs = [
-            tuple(typical_count(m, name, setting, GOAL) for name in (label, label + RETRAINED)) for setting in others
+            tuple(m.iterations_to(GOAL, name, setting) for name in (label, label + RETRAINED)) for setting in others
         ]
         text = "; ".join(
             f"{_name(setting, m.setup.base)}: {in_words(base)} against {in_words(again)} retrained"
             for setting, (base, again) in zip(others, pairs, strict=True)
         )
         slight = all(math.isfinite(base) and base - again <= SLIGHT for base, again in pairs)
-        found.append(
-            Claim(
-                "“Such generalization of our model works fine with slight loss of performance”",
-                label,
-                f"Iterations to 1e-4, median: {text}.",
-                slight if pairs else None,
-            )
-        )
+        paper = "“Such generalization of our model works fine with slight loss of performance”"
+        text = f"Iterations to 1e-4, median: {text}."
+        found.append(Claim(paper, label, text, slight if pairs else None))
     return found
 
 
@@ -179,15 +165,11 @@ def draw(m: LearningMeasurement, figure: Figure) -> None:
                 axes.plot(*zip(*points, strict=True), f"s{dashes}", color="0.55", label=label, markersize=5)
         for label in m.contestants:
             colour = "C3" if label == PUBLISHED else "C0" if label.startswith(PAPER_FORM) else "C2"
-            counts = [typical_count(m, label, setting, GOAL) + 1 for setting in settings]
-            axes.plot(
-                [getattr(setting, name) for setting in settings],
-                [count if math.isfinite(count) else math.nan for count in counts],
-                "o--" if label.endswith(RETRAINED) else "o-",
-                color=colour,
-                markersize=5,
-                label=label,
-            )
+            counts = [m.iterations_to(GOAL, label, setting) + 1 for setting in settings]
+            where = [getattr(setting, name) for setting in settings]
+            shown = [count if math.isfinite(count) else math.nan for count in counts]
+            dashes = "o--" if label.endswith(RETRAINED) else "o-"
+            axes.plot(where, shown, dashes, color=colour, markersize=5, label=label)
         axes.set_xticks([getattr(setting, name) for setting in settings])
         axes.set_xlabel(f"n, at rank {base.rank}" if name == "n" else f"rank, at n = {base.n}")
     panels[0].set_ylim(0, None)
@@ -213,7 +195,7 @@ EXPERIMENT = Experiment(
     criteria="A row of the paper's table is matched where no setting needs more iterations, counted as the paper does; "
     f"“slight loss” is confirmed where the base model needs at most {SLIGHT} iterations more than the retrained one in "
     "every setting.",
-    read=LearningMeasurement.from_dict,
+    kind=LearningMeasurement,
     figure_size=(11.0, 4.6),
     packages=("torch",),
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import lrpca
-from lrpca.bench.experiments.entrants import Contestant, published_model, run_trial
-from lrpca.bench.experiments.measurement import PROBLEMS, Fact, Say, Table, listing, rounded
+from lrpca.bench.experiments.measurement import PROBLEMS, Fact, Records, Say
+from lrpca.bench.experiments.methods import Method, run_trial
+from lrpca.bench.experiments.statistics import iterations_to, rounded, typical
 from lrpca.schedule import Schedule
 from lrpca.testing import Problem, planted
 
@@ -40,33 +40,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class LearningSetup:
-    """How large an experiment on learning is.
+    """How large an experiment on learning is."""
 
-    Attributes
-    ----------
-    settings : tuple of Setting
-        What is trained for and run on; the first is the base.
-    repeat : int
-        How often each measurement is made: problems that a model is run on, or trainings.
-    repeated : str
-        Which of them.
-    max_iter : int
-        Most iterations of a run.
-    steps : int or None
-        Steps of a training; None: as many as `lrpca.learn.train` takes by itself.
-    timed_steps : int
-        Steps of the paper's way of training that are timed.
-    seed : int
-        Problem or training i has the seed `seed` + i.
-    """
-
-    settings: tuple[Setting, ...]
-    repeat: int
-    repeated: str = "problems"
-    max_iter: int = 0
-    steps: int | None = None
-    timed_steps: int = 0
-    seed: int = 0
+    settings: tuple[Setting, ...]  # what is trained for and run on; the first is the base
+    repeat: int  # how often each measurement is made: problems that a model is run on, or trainings
+    repeated: str = "problems"  # which of them
+    max_iter: int = 0  # most iterations of a run
+    steps: int | None = None  # steps of a training; None: as many as `lrpca.learn.train` takes by itself
+    timed_steps: int = 0  # steps of the paper's way of training that are timed
+    seed: int = 0  # problem or training i has the seed `seed` + i
 
     def __str__(self) -> str:
         sizes, ranks, shares = (
@@ -82,7 +64,8 @@ class LearningSetup:
 
     def caption(self) -> str:
         """Return what was measured, for the line below a figure."""
-        return f"{self}; {_count(self.repeat, self.repeated)} each"
+        repeated = self.repeated.removesuffix("s") if self.repeat == 1 else self.repeated
+        return f"{self}; {self.repeat} {repeated} each"
 
     def facts(self) -> list[Fact]:
         """Return the sizes to show large."""
@@ -106,38 +89,21 @@ class LearningSetup:
 
 @dataclass(frozen=True)
 class Training:
-    """One model, and what it took to learn it.
-
-    Attributes
-    ----------
-    label : str
-    n, rank, alpha
-        The setting.
-    seed : int
-    steps, timed : int
-        Steps of the training, and how many of them were made. Fewer: the time is extrapolated. 0: trained elsewhere.
-    seconds : float
-        Of the whole training: drawing problems, steps and evaluations.
-    held_out : tuple of float
-        Error on held-out problems after layers 0, 1, ...; empty where no model came out.
-    thresholds, step_sizes : tuple of float
-        ζ and η of layers 0, 1, ...
-    tail : tuple of float or None
-        β and φ of the recurrence.
-    """
+    """One model, and what it took to learn it."""
 
     label: str
-    n: int
+    n: int  # the setting
     rank: int
     alpha: float
     seed: int
+    # Steps of the training, and how many of them were made. Fewer: the time is extrapolated. 0: trained elsewhere.
     steps: int
     timed: int
-    seconds: float
-    held_out: tuple[float, ...] = ()
-    thresholds: tuple[float, ...] = ()
+    seconds: float  # of the whole training: drawing problems, steps and evaluations
+    held_out: tuple[float, ...] = ()  # error on held-out problems after layers 0, 1, ...; empty where no model came out
+    thresholds: tuple[float, ...] = ()  # ζ and η of layers 0, 1, ...
     step_sizes: tuple[float, ...] = ()
-    tail: tuple[float, ...] | None = None
+    tail: tuple[float, ...] | None = None  # β and φ of the recurrence
 
     @property
     def setting(self) -> Setting:
@@ -147,31 +113,16 @@ class Training:
 
 @dataclass(frozen=True)
 class Run:
-    """One model on one problem.
-
-    Attributes
-    ----------
-    label : str
-    n, rank, alpha
-        The setting.
-    seed : int
-        Of the problem.
-    reason : str
-        Why it ended.
-    errors : tuple of float
-        ``‖X - X*‖ / ‖X*‖`` after every iteration.
-    theorem : tuple of float
-        The thresholds that the paper's theorem would set, where the experiment asks for them: ``‖X*‖∞``, and
-        ``‖X_{k-1} - X*‖∞`` for layers k = 1, 2, ...
-    """
+    """One model on one problem."""
 
     label: str
     n: int
     rank: int
     alpha: float
-    seed: int
+    seed: int  # of the problem
     reason: str
-    errors: tuple[float, ...]
+    errors: tuple[float, ...]  # ‖X - X*‖ / ‖X*‖ after every iteration
+    # The thresholds of the paper's theorem, where asked for: ‖X*‖∞, and ‖X_{k-1} - X*‖∞ for layers k = 1, 2, ...
     theorem: tuple[float, ...] = ()
 
     @property
@@ -179,23 +130,23 @@ class Run:
         """What kind of problem it was."""
         return Setting(self.n, self.rank, self.alpha)
 
+    @property
+    def iterations(self) -> int:
+        """How many iterations it took."""
+        return len(self.errors)
+
+    @property
+    def last_error(self) -> str | None:
+        """The last error, as text."""
+        return f"{self.errors[-1]:.1e}" if self.errors else None
+
 
 @dataclass(frozen=True)
-class LearningMeasurement:
-    """All trainings and runs of an experiment.
-
-    Attributes
-    ----------
-    setup : LearningSetup
-    contestants : dict of str to str
-        How each was made, by label.
-    trainings : tuple of Training
-    runs : tuple of Run
-    notes : tuple of str
-    """
+class LearningMeasurement(Records):
+    """All trainings and runs of an experiment."""
 
     setup: LearningSetup
-    contestants: Mapping[str, str]
+    contestants: Mapping[str, str]  # how each was made, by label
     trainings: tuple[Training, ...] = ()
     runs: tuple[Run, ...] = ()
     notes: tuple[str, ...] = ()
@@ -208,32 +159,9 @@ class LearningMeasurement:
         """Return the runs of one model on problems of one setting."""
         return [run for run in self.runs if (run.label, run.setting) == (label, setting)]
 
-    def listings(self) -> list[Table]:
-        """Return all trainings and all runs."""
-        numbers = ("held_out", "thresholds", "step_sizes", "tail")
-        trained = [training for training in self.trainings if training.steps]
-        found = [listing("All trainings", trained, leave_out=numbers)] if trained else []
-        if self.runs:
-            plain = listing("All runs", self.runs, leave_out=("errors", "theorem"))
-            rows = [
-                [*row, len(run.errors), f"{run.errors[-1]:.1e}" if run.errors else None]
-                for row, run in zip(plain.rows, self.runs, strict=True)
-            ]
-            found.append(Table(plain.caption, [*plain.columns, "iterations", "last error"], rows))
-        return found
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, and `from_dict` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> LearningMeasurement:
-        """Make it again from what was stored; other keys are passed over."""
-        settings = tuple(Setting(**setting) for setting in content["setup"]["settings"])
-        setup = LearningSetup(**{**content["setup"], "settings": settings})
-        trainings = tuple(Training(**_tuples(Training, record)) for record in content["trainings"])
-        runs = tuple(Run(**_tuples(Run, record)) for record in content["runs"])
-        return cls(setup, content["contestants"], trainings, runs, tuple(content["notes"]))
+    def iterations_to(self, goal: float, label: str, setting: Setting) -> float:
+        """Return the median of the iterations to the goal; inf if never, or where there are no runs."""
+        return typical(iterations_to(run.errors, goal) for run in self.ran(label, setting))
 
 
 def train(
@@ -246,20 +174,7 @@ def train(
     model: str = "frmnn",
     form: str = "paper",
 ) -> tuple[Schedule, Training]:
-    """Train a model by `lrpca.learn.train` and note what it took.
-
-    Parameters
-    ----------
-    label : str
-        What to call it.
-    setting : Setting
-    setup : LearningSetup
-        Steps, if other than usual.
-    say : callable
-    seed : int
-    model, form : str
-        As `lrpca.learn.train` takes them.
-    """
+    """Train a model by `lrpca.learn.train` and note what it took."""
     what = f"training {label}, {setting}"
     say(what)
     began = told = time.perf_counter()
@@ -271,32 +186,21 @@ def train(
             say(f"{what}: step {progress.step} of {progress.total}")
 
     schedule = lrpca.learn.train(
-        rank=setting.rank,
-        shape=(setting.n, setting.n),
-        outlier_fraction=setting.alpha,
-        random_state=seed,
-        steps=setup.steps,
-        model=model,
-        form=form,
-        progress=watch,
+        **{"rank": setting.rank, "shape": (setting.n, setting.n), "outlier_fraction": setting.alpha},
+        **{"random_state": seed, "steps": setup.steps, "model": model, "form": form, "progress": watch},
     )
     seconds = time.perf_counter() - began
     steps = schedule.meta["training"]["steps_taken"]
-    record = Training(
-        label,
-        setting.n,
-        setting.rank,
-        setting.alpha,
-        seed,
-        steps,
-        steps,
-        float(f"{seconds:.4g}"),
-        held_out=tuple(schedule.meta["scores"]["held_out_errors"]),
-        thresholds=tuple(float(f"{value:.6g}") for value in schedule.thresholds),
-        step_sizes=tuple(float(f"{value:.6g}") for value in schedule.steps),
-        tail=None if schedule.tail is None else tuple(float(f"{value:.6g}") for value in schedule.tail),
+    numbers = (_digits(values) for values in (schedule.thresholds, schedule.steps, schedule.tail or ()))
+    thresholds, step_sizes, tail = numbers
+    return schedule, Training(
+        *(label, setting.n, setting.rank, setting.alpha, seed, steps, steps, float(f"{seconds:.4g}")),
+        *(tuple(schedule.meta["scores"]["held_out_errors"]), thresholds, step_sizes, tail or None),
     )
-    return schedule, record
+
+
+def _digits(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)
 
 
 def draw_problem(setting: Setting, seed: int) -> Problem:
@@ -316,48 +220,9 @@ def run_model(
     stop_at_error: float,
 ) -> Run:
     """Run a schedule on a problem, noting the error after every iteration."""
-    contestant = Contestant(label, {setting.alpha: {"schedule": schedule}}, "")
-    trial = run_trial(contestant, problem, setting.alpha, seed, tol=0, max_iter=max_iter, stop_at_error=stop_at_error)
+    method = Method(label, {setting.alpha: {"schedule": schedule}}, "")
+    trial = run_trial(method, problem, setting.alpha, seed, tol=0, max_iter=max_iter, stop_at_error=stop_at_error)
     return Run(label, setting.n, setting.rank, setting.alpha, seed, trial.reason, trial.errors or ())
-
-
-def published_note(alphas: Iterable[float]) -> str:
-    """Return a sentence on the published models that are not there, or on how they are run."""
-    missing = [f"{alpha:g}" for alpha in alphas if published_model(alpha) is None]
-    if not missing:
-        return "The published models are run as published: 16 layers, no recurrent tail."
-    return (
-        f"The models published with the paper take no part at α = {', '.join(missing)}: none was found; set "
-        "LRPCA_DATA to the folder that has published-lrpca/."
-    )
-
-
-def iterations_to(run: Run, goal: float) -> float:
-    """Return after how many iterations the error was below the goal; inf if never.
-
-    Examples
-    --------
-    >>> iterations_to(Run("", 60, 5, 0.1, 0, "max_iter", (1e-2, 1e-3, 1e-5)), 1e-4)
-    3
-    """
-    return next((k for k, error in enumerate(run.errors, start=1) if error < goal), math.inf)
-
-
-def typical(values: Iterable[float]) -> float:
-    """Return the median; of an even number of values the larger middle one, inf of none.
-
-    Examples
-    --------
-    >>> typical([4.0, 3.0, 9.0, 5.0])
-    5.0
-    """
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else math.inf
-
-
-def typical_count(m: LearningMeasurement, label: str, setting: Setting, goal: float) -> float:
-    """Return the median of the iterations to the goal; inf if never, or where there are no runs."""
-    return typical(iterations_to(run, goal) for run in m.ran(label, setting))
 
 
 def error_after(runs: Iterable[Run], iteration: int) -> float | None:
@@ -371,23 +236,3 @@ def error_after(runs: Iterable[Run], iteration: int) -> float | None:
         if run.errors and (iteration <= len(run.errors) or run.reason == "callback")
     ]
     return rounded(typical(errors)) if errors else None
-
-
-def as_count(value: float) -> int | None:
-    """Return a count for a table, None for never."""
-    return int(value) if math.isfinite(value) else None
-
-
-def in_words(value: float) -> str:
-    """Return a count for a sentence."""
-    return f"{value:g}" if math.isfinite(value) else "never"
-
-
-def _count(number: int, plural: str) -> str:
-    return f"{number} {plural.removesuffix('s') if number == 1 else plural}"
-
-
-def _tuples(kind: Any, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known fields of a record, lists being tuples again."""
-    names = {field.name for field in fields(kind)}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items() if name in names}

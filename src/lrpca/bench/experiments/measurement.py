@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,58 +36,19 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
 
-class AnySetup(Protocol):
-    """What every kind of setup tells: its size is its own affair. A frozen dataclass."""
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper beside what was measured."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def seed(self) -> int:
-        """The seed everything is drawn from."""
-
-    @property
-    def repeat(self) -> int:
-        """How often every measurement is made, on other problems."""
-
-    def caption(self) -> str:
-        """Return what was measured, for the line below a figure."""
-
-    def facts(self) -> list[Fact]:
-        """Return the sizes to show large."""
-
-    def describe(self) -> str:
-        """Return which problems were drawn, and how, in a few sentences."""
-
-
-class AnyMeasurement(Protocol):
-    """What every kind of measurement tells."""
-
-    @property
-    def setup(self) -> AnySetup:
-        """How large it is."""
-
-    @property
-    def contestants(self) -> Mapping[str, str]:
-        """What each contestant was told, by label."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a reader should know beside the numbers."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
-
-    def listings(self) -> list[Table]:
-        """Return everything that was run, a row each."""
-
-
-SetupT = TypeVar("SetupT", bound=AnySetup)
-MeasurementT = TypeVar("MeasurementT", bound=AnyMeasurement)
+    paper: str
+    of: str  # which method it was held against
+    measured: str
+    confirmed: bool | None  # None: the numbers cannot tell
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How large an experiment is.
+    """How large a comparison of solvers is.
 
     Attributes
     ----------
@@ -101,10 +60,8 @@ class Setup:
         Problems for each of them.
     max_iter : int
         Most iterations of every method.
-    tuning_n : int
-        Rows and columns of the problems that ScaledGD is tuned on.
-    tuning_iterations : int
-        Most iterations in tuning.
+    tuning_n, tuning_iterations : int
+        Rows and columns of the problems that ScaledGD is tuned on, and most iterations in tuning.
     seed : int
         Problem i has the seed `seed` + i.
     rank : int
@@ -144,75 +101,55 @@ class Setup:
 
 @dataclass(frozen=True)
 class Trial:
-    """One method on one problem.
-
-    Attributes
-    ----------
-    label : str
-        Name of the contestant.
-    alpha : float
-        Share of outliers.
-    seed : int
-        Of the problem and of the method.
-    seconds : float
-        Wall time of the call of ``lrpca.decompose``, less that of watching it.
-    iterations : int
-    seconds_per_iteration, early_seconds : float
-        Mean over the iterations, and over the first ten of them, initialisation not counted.
-    reason : str
-        Why it stopped.
-    residual : float or None
-        ``‖Y - X - S‖ / ‖Y‖`` at the end; None if it is not finite.
-    error : float or None
-        ``‖X - X*‖ / ‖X*‖`` at the end; None if it is not finite.
-    errors : tuple of float or None
-        The same after every iteration, where the experiment asks for it.
-    """
+    """One method on one problem."""
 
     label: str
     alpha: float
-    seed: int
-    seconds: float
+    seed: int  # of the problem and of the method
+    seconds: float  # wall time of the call of ``lrpca.decompose``, less that of watching it
     iterations: int
-    seconds_per_iteration: float
-    early_seconds: float
+    seconds_per_iteration: float  # mean, initialisation not counted
+    early_seconds: float  # the same over the first ten
     reason: str
-    residual: float | None
-    error: float | None
-    errors: tuple[float, ...] | None = None
+    residual: float | None  # ‖Y - X - S‖ / ‖Y‖ at the end; None if it is not finite
+    error: float | None  # ‖X - X*‖ / ‖X*‖ at the end; None if it is not finite
+    errors: tuple[float, ...] | None = None  # the same after every iteration, where the experiment asks for it
+
+
+class Records:
+    """What every kind of measurement has in common: a frozen dataclass with a setup and tuples of records."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold, and `from_dict` reads."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Make it again from what was stored; other keys are passed over."""
+        return restore(cls, content)  # type: ignore[no-any-return]
+
+    def listings(self) -> list[Table]:
+        """Return everything that was run, a row each; lists of numbers are left out."""
+        found = []
+        for name, caption in (("trainings", "All trainings"), ("runs", "All runs"), ("trials", "All runs")):
+            # A training of no steps was made elsewhere.
+            if records := [record for record in getattr(self, name, ()) if getattr(record, "steps", 1)]:
+                columns = [f.name for f in fields(records[0]) if "tuple" not in str(f.type)]
+                columns += [shown for shown in ("iterations", "last_error") if shown in dir(type(records[0]))]
+                rows = [[getattr(record, column) for column in columns] for record in records]
+                found.append(Table(caption, [column.replace("_", " ") for column in columns], rows))
+        return found
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper beside what was measured.
-
-    Attributes
-    ----------
-    paper : str
-        What the paper says.
-    of : str
-        Which contestant it was held against.
-    measured : str
-        The numbers.
-    confirmed : bool or None
-        Whether they agree; None if they cannot tell.
-    """
-
-    paper: str
-    of: str
-    measured: str
-    confirmed: bool | None
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """All trials of an experiment.
+class Measurement(Records):
+    """All trials of a comparison of solvers.
 
     Attributes
     ----------
     setup : Setup
     contestants : dict of str to str
-        What each was told, by label.
+        What each method was told, by label.
     trials : tuple of Trial
     notes : tuple of str
         What a reader should know beside the numbers.
@@ -224,35 +161,25 @@ class Measurement:
     notes: tuple[str, ...] = ()
 
     def of(self, label: str, alpha: float) -> list[Trial]:
-        """Return the trials of one contestant at one share of outliers."""
-        return [trial for trial in self.trials if trial.label == label and trial.alpha == alpha]
+        """Return the trials of one method at one share of outliers."""
+        return [trial for trial in self.trials if (trial.label, trial.alpha) == (label, alpha)]
 
     def labels(self, *families: str) -> list[str]:
         """Return the labels that begin with one of the words, all if none is given, in order."""
         return [label for label in self.contestants if not families or label.startswith(families)]
 
-    def listings(self) -> list[Table]:
-        """Return all runs."""
-        return [listing("All runs", self.trials, leave_out=("errors",))]
+    def cases(self) -> list[tuple[float, str, list[Trial]]]:
+        """Return share of outliers, label and trials of all that were run together, in the order of the tables."""
+        pairs = [(alpha, label) for alpha in self.setup.alphas for label in self.contestants]
+        return [(alpha, label, trials) for alpha, label in pairs if (trials := self.of(label, alpha))]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, and `from_dict` reads."""
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Measurement:
-        """Make it again from what was stored; other keys are passed over."""
-        setup = {**content["setup"], "alphas": tuple(content["setup"]["alphas"])}
-        names = {field.name for field in fields(Trial)}
-        trials = [{name: value for name, value in trial.items() if name in names} for trial in content["trials"]]
-        for trial in trials:
-            if trial.get("errors") is not None:
-                trial["errors"] = tuple(trial["errors"])
-        return cls(Setup(**setup), content["contestants"], tuple(Trial(**t) for t in trials), tuple(content["notes"]))
+S = TypeVar("S", bound=Any)
+M = TypeVar("M", bound=Any)
 
 
 @dataclass(frozen=True)
-class Experiment(Generic[SetupT, MeasurementT]):
+class Experiment(Generic[S, M]):
     """A figure or table of the paper, and how to make it again.
 
     Attributes
@@ -275,8 +202,8 @@ class Experiment(Generic[SetupT, MeasurementT]):
         ``(measurement, figure) -> None``.
     criteria : str
         When a claim counts as confirmed.
-    read : callable
-        ``(record) -> measurement``, from the content of a result file.
+    kind : type
+        Of the measurement.
     figure_size : tuple of float
         In inches.
     packages : tuple of str
@@ -287,67 +214,48 @@ class Experiment(Generic[SetupT, MeasurementT]):
     title: str
     summary: str
     source: str
-    full: SetupT
-    quick: SetupT
-    measure: Callable[[SetupT, Say], MeasurementT]
-    tables: Callable[[MeasurementT], list[Table]]
-    claims: Callable[[MeasurementT], list[Claim]]
-    draw: Callable[[MeasurementT, Figure], None]
+    full: S
+    quick: S
+    measure: Callable[[S, Say], M]
+    tables: Callable[[M], list[Table]]
+    claims: Callable[[M], list[Claim]]
+    draw: Callable[[M, Figure], None]
     criteria: str
-    read: Callable[[Mapping[str, Any]], MeasurementT]
+    kind: type[M] = Measurement  # type: ignore[assignment]
     figure_size: tuple[float, float] = (8.0, 4.2)
     packages: tuple[str, ...] = ()
 
-    def is_small(self, setup: AnySetup) -> bool:
+    def read(self, record: Mapping[str, Any]) -> M:
+        """Return the measurement that a result file holds."""
+        return restore(self.kind, record)  # type: ignore[no-any-return]
+
+    def is_small(self, setup: S) -> bool:
         """Return whether a setup is less than the paper's: other sizes, shares or iterations, or fewer problems."""
         like = replace(setup, seed=self.full.seed, repeat=min(setup.repeat, self.full.repeat))
-        return self.full != like
+        return bool(self.full != like)
 
-    def judge(self, m: MeasurementT) -> list[Claim]:
+    def judge(self, m: M) -> list[Claim]:
         """Return the claims beside what was measured; a small form can tell of none whether it is confirmed."""
         found = self.claims(m)
         return [replace(claim, confirmed=None) for claim in found] if self.is_small(m.setup) else found
 
 
-def listing(caption: str, records: Sequence[Any], *, leave_out: Sequence[str] = ()) -> Table:
-    """Return records of one kind as a table, a row each."""
-    columns = [field.name for field in fields(records[0]) if field.name not in leave_out] if records else []
-    rows = [[getattr(record, name) for name in columns] for record in records]
-    return Table(caption, [name.replace("_", " ") for name in columns], rows)
-
-
-def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:
-    """Return mean and standard deviation (of a sample: n - 1 in the denominator; 0 for a single value).
+def restore(kind: Any, value: Any) -> Any:
+    """Return what JSON held as what it was: dataclasses and tuples by their types; unknown keys are passed over.
 
     Examples
     --------
-    >>> mean_and_deviation([1.0, 2.0, 3.0])
-    (2.0, 1.0)
+    >>> restore(Setup, {"n": 9, "alphas": [0.1], "repeat": 1, "max_iter": 5, "tuning_n": 9, "old": 0}).alphas
+    (0.1,)
     """
-    numbers = np.fromiter(values, float)
-    return float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
-
-
-def three_digits(value: float) -> float:
-    """Return a number as tables show it.
-
-    Examples
-    --------
-    >>> three_digits(0.0123456)
-    0.0123
-    """
-    return float(f"{value:.3g}")
-
-
-def rounded(value: float) -> float | None:
-    """Return a number with four digits, as results are stored; None for one that is not finite.
-
-    Examples
-    --------
-    >>> rounded(1.23456e-7), rounded(float("nan"))
-    (1.235e-07, None)
-    """
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: restore(hints[name], item) for name, item in value.items() if name in hints})  # type: ignore[operator]
+    if isinstance(kind, UnionType):
+        kind = get_args(kind)[0]
+    if get_origin(kind) is tuple and value is not None:
+        return tuple(restore(get_args(kind)[0], item) for item in value)
+    return value
 
 
 def to_json(content: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.bench.experiments.entrants import GOAL, PUBLISHED, published_model
 from lrpca.bench.experiments.learning import (
     FREE_LAYERS,
     LearningMeasurement,
@@ -16,14 +15,12 @@ from lrpca.bench.experiments.learning import (
     Setting,
     draw_problem,
     error_after,
-    in_words,
-    published_note,
     run_model,
     train,
-    typical,
-    typical_count,
 )
 from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
+from lrpca.bench.experiments.methods import GOAL, PUBLISHED, published_model, published_note
+from lrpca.bench.experiments.statistics import in_words, typical
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -56,16 +53,15 @@ def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
     if (schedule := published_model(base.alpha)) is not None:
         models[PUBLISHED] = schedule
         told[PUBLISHED] = "16 layers as trained and published by the authors, for n = 1000, rank 5"
+    ends: dict[str, Any] = {"max_iter": setup.max_iter, "stop_at_error": END}
     runs = []
     for i in range(setup.repeat):
         say(f"problem {i + 1} of {setup.repeat}: {base}")
-        problem = draw_problem(base, setup.seed + i)
-        rounded_off = replace(problem, Y=problem.Y.astype(np.float32))
+        seed = setup.seed + i
+        problem = draw_problem(base, seed)
+        single = replace(problem, Y=problem.Y.astype(np.float32))
         for label, schedule in models.items():
-            given = rounded_off if label.endswith(SINGLE) else problem
-            runs.append(
-                run_model(label, schedule, given, base, setup.seed + i, max_iter=setup.max_iter, stop_at_error=END)
-            )
+            runs.append(run_model(label, schedule, single if label.endswith(SINGLE) else problem, base, seed, **ends))
     notes = [
         "All are trained by the fast way of this library, not by the paper's, in the paper's form: soft threshold, "
         "scaled step, plain numbers for this size, rank and α.",
@@ -112,7 +108,7 @@ def tables(m: LearningMeasurement) -> list[Table]:
     for label in m.contestants:
         runs = m.ran(label, base)
         errors.append([label, *(_scientific(error_after(runs, k)) for k in shown)])
-        arrived = [in_words(typical_count(m, label, base, goal)) for goal in GOALS]
+        arrived = [in_words(m.iterations_to(goal, label, base)) for goal in GOALS]
         counts.append([label, *arrived, _scientific(_last_error(m, label)), max(len(run.errors) for run in runs)])
     goals = [f"to {goal:.0e}".replace("e-0", "e-") for goal in GOALS]
     training = [[t.label, t.steps, t.seconds, _scientific(t.held_out[-1])] for t in m.trainings]
@@ -126,16 +122,11 @@ def tables(m: LearningMeasurement) -> list[Table]:
 def claims(m: LearningMeasurement) -> list[Claim]:
     """Hold the paper's sentences on the three models, and the published numbers, against the measurement."""
     found = [_extension(m), _worse(m)]
+    paper = "“the convergence curves of both FRMNN and RNN go down till they reach O(10⁻⁸)”, single precision"
     for label in (FRMNN, RNN):
         last = _last_error(m, label + SINGLE)
-        found.append(
-            Claim(
-                "“the convergence curves of both FRMNN and RNN go down till they reach O(10⁻⁸)”, single precision",
-                label + SINGLE,
-                f"The last error is {_short(last)}; in double precision {_short(_last_error(m, label))}.",
-                last < SINGLE_END,
-            )
-        )
+        text = f"The last error is {last:.1e}; in double precision {_last_error(m, label):.1e}."
+        found.append(Claim(paper, label + SINGLE, text, last < SINGLE_END))
     if PUBLISHED in m.contestants:
         found += [_beside_the_published(m, label) for label in (FNN, FRMNN)]
     return found
@@ -145,24 +136,16 @@ def _extension(m: LearningMeasurement) -> Claim:
     fnn, frmnn = m.ran(FNN, m.setup.base), m.ran(FRMNN, m.setup.base)
     mine, theirs = (error_after(runs, FREE_LAYERS) or math.inf for runs in (frmnn, fnn))
     last, end = _last_error(m, FRMNN), _last_error(m, FNN)
-    text = f"After {FREE_LAYERS} iterations the error is {_short(mine)}, that of the FNN {_short(theirs)}. "
-    text += f"The FNN ends at {_short(end)}, the FRMNN at {_short(last)}."
-    return Claim(
-        "“FRMNN model extends FNN model to infinite layers”, without performance reduction",
-        FRMNN,
-        text,
-        mine <= NO_REDUCTION * theirs and last < end,
-    )
+    text = f"After {FREE_LAYERS} iterations the error is {mine:.1e}, that of the FNN {theirs:.1e}. "
+    text += f"The FNN ends at {end:.1e}, the FRMNN at {last:.1e}."
+    paper = "“FRMNN model extends FNN model to infinite layers”, without performance reduction"
+    return Claim(paper, FRMNN, text, mine <= NO_REDUCTION * theirs and last < end)
 
 
 def _worse(m: LearningMeasurement) -> Claim:
-    rnn, frmnn = (typical_count(m, label, m.setup.base, GOAL) for label in (RNN, FRMNN))
-    return Claim(
-        "“the pure RNN model drops the convergence performance”",
-        RNN,
-        f"Iterations to 1e-4, median: {in_words(rnn)} against {in_words(frmnn)} of the FRMNN.",
-        rnn > frmnn,
-    )
+    rnn, frmnn = (m.iterations_to(GOAL, label, m.setup.base) for label in (RNN, FRMNN))
+    text = f"Iterations to 1e-4, median: {in_words(rnn)} against {in_words(frmnn)} of the FRMNN."
+    return Claim("“the pure RNN model drops the convergence performance”", RNN, text, rnn > frmnn)
 
 
 def _beside_the_published(m: LearningMeasurement, label: str) -> Claim:
@@ -192,15 +175,7 @@ def draw(m: LearningMeasurement, figure: Figure) -> None:
                 _draw_curve(axes, m, label, color=colour, linestyle=dashes)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
         axes.axvline(FREE_LAYERS, color="0.6", linewidth=0.8, zorder=0)
-        axes.annotate(
-            "K = 10",
-            (FREE_LAYERS, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, -10),
-            textcoords="offset points",
-            fontsize="small",
-            color="0.5",
-        )
+        axes.text(FREE_LAYERS, 0.97, " K = 10", transform=axes.get_xaxis_transform(), fontsize="small", color="0.5")
         axes.set_yscale("log")
         axes.set_ylim(END / 3, None)
         axes.set_xlim(1, m.setup.max_iter)
@@ -223,10 +198,6 @@ def _scientific(error: float | None) -> str | None:
     return None if error is None else f"{error:.1e}"
 
 
-def _short(error: float) -> str:
-    return f"{error:.1e}"
-
-
 EXPERIMENT = Experiment(
     name="models",
     title="Three kinds of network",
@@ -242,7 +213,7 @@ EXPERIMENT = Experiment(
     f"the FRMNN is at most {NO_REDUCTION:g} times that of the FNN, and its last one lower; “drops”, where the RNN "
     f"needs more iterations to 1e-4; “O(10⁻⁸)”, where the last error is below {SINGLE_END:g}. The errors of the "
     "published model are matched where after each of its iterations ours is at most as large.",
-    read=LearningMeasurement.from_dict,
+    kind=LearningMeasurement,
     figure_size=(11.0, 5.4),
     packages=("torch",),
 )

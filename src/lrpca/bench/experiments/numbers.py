@@ -10,7 +10,6 @@ import numpy as np
 
 import lrpca
 from lrpca.bench.experiments.drawing import legend_below
-from lrpca.bench.experiments.entrants import PUBLISHED, published_model
 from lrpca.bench.experiments.learning import (
     FREE_LAYERS,
     LearningMeasurement,
@@ -19,11 +18,11 @@ from lrpca.bench.experiments.learning import (
     Setting,
     Training,
     draw_problem,
-    published_note,
     train,
-    typical,
 )
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, three_digits
+from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
+from lrpca.bench.experiments.methods import PUBLISHED, published_model, published_note
+from lrpca.bench.experiments.statistics import three_digits, typical
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -81,33 +80,14 @@ def _follow(training: Training, seed: int) -> Run:
             X = (layer.L @ layer.R.T).numpy()
             theorem.append(float(np.abs(X - problem.X).max()))
             errors.append(problem.error(X))
-    digits = [[float(f"{value:.4g}") for value in values] for values in (errors[1:], theorem[: LAYERS + 1])]
-    return Run(
-        OURS,
-        setting.n,
-        setting.rank,
-        setting.alpha,
-        seed,
-        "max_iter",
-        errors=tuple(digits[0]),
-        theorem=tuple(digits[1]),
-    )
+    digits = [tuple(float(f"{value:.4g}") for value in values) for values in (errors[1:], theorem[: LAYERS + 1])]
+    return Run(OURS, setting.n, setting.rank, setting.alpha, seed, "max_iter", *digits)
 
 
 def _as_training(schedule: Schedule, setting: Setting) -> Training:
     """Return a published model as one that was trained elsewhere."""
-    return Training(
-        PUBLISHED,
-        setting.n,
-        setting.rank,
-        setting.alpha,
-        seed=0,
-        steps=0,
-        timed=0,
-        seconds=0.0,
-        thresholds=tuple(schedule.thresholds),
-        step_sizes=tuple(schedule.steps),
-    )
+    where = (PUBLISHED, setting.n, setting.rank, setting.alpha)
+    return Training(*where, 0, 0, 0, 0.0, (), tuple(schedule.thresholds), tuple(schedule.steps))
 
 
 def learned(training: Training) -> tuple[list[float], list[float]]:
@@ -158,12 +138,8 @@ def _summary(
         tail = ", ".join(f"{typical(values):.3g}" for values in zip(*tails, strict=True)) if tails else None
         theorem = next((run.theorem for run in m.ran(label, setting)), None)
         # Only the free layers: past them the recurrence may run ahead.
-        part = (
-            typical(z / t for z, t in zip(thresholds[1 : FREE_LAYERS + 1], theorem[1:], strict=False))
-            if theorem
-            else None
-        )
-        share = None if part is None else three_digits(part)
+        ratios = zip(thresholds[1 : FREE_LAYERS + 1], (theorem or ())[1:], strict=False)
+        share = three_digits(typical(z / t for z, t in ratios)) if theorem else None
         rows.append([setting.alpha, label, three_digits(factor), three_digits(straight), tail, share, above])
     columns = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
     return [*columns, "ζ_k / the theorem's, median", "layers with η above 8/9"], rows
@@ -192,28 +168,20 @@ def claims(m: LearningMeasurement) -> list[Claim]:
         numbers = {setting.alpha: middle(m, label, setting) for setting in settings}
         lines = {alpha: decay(thresholds) for alpha, (thresholds, _) in numbers.items()}
         text = "; ".join(f"α = {a:g}: a factor of {f:.2g} per layer, R² = {r:.3f}" for a, (f, r) in lines.items())
-        found.append(
-            Claim(
-                "“the trained thresholdings decay in an exponential rate”",
-                label,
-                f"Layers 1 to {FREE_LAYERS}, {text}.",
-                all(factor < 1 and straight >= STRAIGHT for factor, straight in lines.values()),
-            )
-        )
+        exponential = all(factor < 1 and straight >= STRAIGHT for factor, straight in lines.values())
+        text = f"Layers 1 to {FREE_LAYERS}, {text}."
+        found.append(Claim("“the trained thresholdings decay in an exponential rate”", label, text, exponential))
         means = {
             alpha: (float(np.mean(steps[:FIRST])), float(np.mean(steps[FREE_LAYERS - FIRST : FREE_LAYERS])))
             for alpha, (_, steps) in numbers.items()
         }
         text = "; ".join(f"α = {a:g}: {early:.3g}, then {late:.3g}" for a, (early, late) in means.items())
-        found.append(
-            Claim(
-                "“η_k takes larger value when k is small”: “very aggressively with large step sizes in the first "
-                "several steps”, conservative after that",
-                label,
-                f"Mean of the first {FIRST} steps, and of the last {FIRST} up to layer {FREE_LAYERS}: {text}.",
-                all(early > late for early, late in means.values()),
-            )
+        text = f"Mean of the first {FIRST} steps, and of the last {FIRST} up to layer {FREE_LAYERS}: {text}."
+        paper = (
+            "“η_k takes larger value when k is small”: “very aggressively with large step sizes in the first several "
         )
+        paper += "steps”, conservative after that"
+        found.append(Claim(paper, label, text, all(early > late for early, late in means.values())))
     return found
 
 
@@ -277,7 +245,7 @@ EXPERIMENT = Experiment(
     criteria=f"“Exponential” is confirmed where a straight line explains at least {STRAIGHT:g} of the variance of log "
     f"ζ over layers 1 to {FREE_LAYERS}, at every α; “larger when k is small”, where the mean of the first {FIRST} "
     f"steps is above that of the last {FIRST} of those layers, at every α.",
-    read=LearningMeasurement.from_dict,
+    kind=LearningMeasurement,
     figure_size=(11.0, 5.0),
     packages=("torch",),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lrpca import report
-from lrpca.bench.experiments.measurement import AnyMeasurement, Experiment
+from lrpca.bench.experiments.measurement import Experiment
 
 VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
 SMALL_VERDICT = "cannot tell: small form"
@@ -34,13 +34,13 @@ def compose(experiment: Experiment[Any, Any], record: Mapping[str, Any]) -> repo
     return page
 
 
-def figure_of(experiment: Experiment[Any, Any], measurement: AnyMeasurement) -> report.Picture:
+def figure_of(experiment: Experiment[Any, Any], measurement: Any) -> report.Picture:
     """Return the plot, for light and for dark pages."""
     light, dark = (draw_png(experiment, measurement, dark=dark) for dark in (False, True))
     return report.Picture(light, experiment.title, measurement.setup.caption(), dark_png=dark, alt=experiment.summary)
 
 
-def draw_png(experiment: Experiment[Any, Any], measurement: AnyMeasurement, *, dark: bool = False) -> bytes:
+def draw_png(experiment: Experiment[Any, Any], measurement: Any, *, dark: bool = False) -> bytes:
     """Return the plot as a PNG file."""
     return report.figure_png(lambda f: experiment.draw(measurement, f), experiment.figure_size, dark=dark)
 
@@ -60,7 +60,7 @@ def _summary(experiment: Experiment[Any, Any]) -> str:
     return f"{what}. From {PAPER}; its claims are {HELD}."
 
 
-def _numbers(record: Mapping[str, Any], measurement: AnyMeasurement, small: bool) -> list[report.Number]:
+def _numbers(record: Mapping[str, Any], measurement: Any, small: bool) -> list[report.Number]:
     verdicts = [claim["confirmed"] for claim in record["claims"]]
     count = report.Number("Claims confirmed", f"{verdicts.count(True)} of {len(verdicts)}", HELD)
     return [
@@ -70,7 +70,7 @@ def _numbers(record: Mapping[str, Any], measurement: AnyMeasurement, small: bool
     ]
 
 
-def _add_method(page: report.Page, record: Mapping[str, Any], measurement: AnyMeasurement) -> None:
+def _add_method(page: report.Page, record: Mapping[str, Any], measurement: Any) -> None:
     page.section("How it was measured")
     page.code(f"$ {record['command']}")
     page.text(measurement.setup.describe())

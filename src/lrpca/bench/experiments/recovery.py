@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below, look, mark_shares
-from lrpca.bench.experiments.entrants import GOAL, GRID, OURS, SCALEDGD, ours, run_all, run_trial, tuned_scaledgd
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setup, Table, Trial
+from lrpca.bench.experiments.methods import OURS, SCALEDGD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECOVERED = GOAL
+RECOVERED = methods.GOAL
 ALPHAS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
 # The paper's table: recovered out of 10.
 PAPER = {
@@ -31,10 +32,10 @@ def measure(setup: Setup, say: Say) -> Measurement:
         "The models that the paper used here, trained for each of these α, were not published, so its LRPCA is "
         "represented by the numbers of its table.",
         "Each method stops by its own rule. ScaledGD is told the true α and gets, for each α, the γ and the step that "
-        f"did best on two other problems, among {GRID}.",
+        f"did best on two other problems, among {methods.GRID}.",
     ]
-    entered = [ours(setup), tuned_scaledgd(setup, say)]
-    return run_all(entered, setup, say, partial(run_trial, max_iter=setup.max_iter), notes)
+    entered = [methods.ours(setup), methods.tuned_scaledgd(setup, say)]
+    return methods.run_all(entered, setup, say, partial(methods.run_trial, max_iter=setup.max_iter), notes)
 
 
 def recovered(trial: Trial) -> bool:
@@ -57,71 +58,43 @@ def tables(m: Measurement) -> list[Table]:
     for label in m.labels():
         rows.append([label, *(f"{count(m, label, alpha)}/{len(m.of(label, alpha))}" for alpha in m.setup.alphas)])
     cost = []
-    for alpha in m.setup.alphas:
-        for label in m.labels():
-            trials = m.of(label, alpha)
-            errors = sorted(trial.error if trial.error is not None else float("inf") for trial in trials)
-            steps = sorted(trial.iterations for trial in trials)
-            middle = len(trials) // 2
-            cost.append([alpha, label, f"{errors[middle]:.1e}", f"{errors[-1]:.1e}", steps[middle], steps[-1]])
+    for alpha, label, trials in m.cases():
+        errors = sorted(trial.error if trial.error is not None else float("inf") for trial in trials)
+        steps = sorted(trial.iterations for trial in trials)
+        middle = len(trials) // 2
+        cost.append([alpha, label, f"{errors[middle]:.1e}", f"{errors[-1]:.1e}", steps[middle], steps[-1]])
     wide = ["α", "method", "error, median", "error, largest", "iterations, median", "iterations, most"]
-    return [
-        Table("Recovered problems", columns, rows),
-        Table("Errors and iterations", wide, cost),
-    ]
+    return [Table("Recovered problems", columns, rows), Table("Errors and iterations", wide, cost)]
 
 
 def claims(m: Measurement) -> list[Claim]:
     """Hold the paper's conclusion and its numbers against the measurement."""
-    rival = m.labels(SCALEDGD)[0]
-    alphas, K = m.setup.alphas, m.setup.repeat
-    mine, theirs = ([count(m, label, alpha) for alpha in alphas] for label in (OURS, rival))
+    other, alphas, K = m.labels(SCALEDGD)[0], m.setup.alphas, m.setup.repeat
+    mine, theirs = ([count(m, label, alpha) for alpha in alphas] for label in (OURS, other))
     more = all(a >= b for a, b in zip(mine, theirs, strict=True)) and sum(mine) > sum(theirs)
-    found = [
-        Claim(
-            "“LRPCA is more robust when α is larger”",
-            OURS,
-            f"{sum(mine)} of {K * len(alphas)} problems are recovered, against {sum(theirs)} by ScaledGD.",
-            more,
-        )
-    ]
-    for label, numbers, family in ((OURS, mine, "LRPCA"), (rival, theirs, "ScaledGD")):
+    text = f"{sum(mine)} of {K * len(alphas)} problems are recovered, against {sum(theirs)} by ScaledGD."
+    found = [Claim("“LRPCA is more robust when α is larger”", OURS, text, more)]
+    for label, numbers, family in ((OURS, mine, "LRPCA"), (other, theirs, "ScaledGD")):
         table = [PAPER[family][alpha] for alpha in alphas]
         enough = all(k / K >= p / PAPER_PROBLEMS for k, p in zip(numbers, table, strict=True))
-        found.append(
-            Claim(
-                f"{family} recovers {', '.join(map(str, table))} of {PAPER_PROBLEMS} at α = "
-                + ", ".join(f"{alpha:g}" for alpha in alphas),
-                label,
-                f"{', '.join(map(str, numbers))} of {K}, at n = {m.setup.n}"
-                + (", at least as many at every α" if enough else "")
-                + ".",
-                enough,
-            )
-        )
+        paper = f"{family} recovers {', '.join(map(str, table))} of {PAPER_PROBLEMS} at α = "
+        paper += ", ".join(f"{alpha:g}" for alpha in alphas)
+        text = f"{', '.join(map(str, numbers))} of {K}, at n = {m.setup.n}"
+        found.append(Claim(paper, label, text + (", at least as many at every α" if enough else "") + ".", enough))
     return found
 
 
 def draw(m: Measurement, figure: Figure) -> None:
     """Draw the share of recovered problems against α; the paper's numbers dashed."""
-    axes = figure.subplots()
+    axes, alphas = figure.subplots(), m.setup.alphas
     for label in m.labels():
-        share = [100 * count(m, label, alpha) / m.setup.repeat for alpha in m.setup.alphas]
-        colour = look(label)["color"]
-        axes.plot(m.setup.alphas, share, marker="o", linewidth=1.8, color=colour, label=label)
+        share = [100 * count(m, label, alpha) / m.setup.repeat for alpha in alphas]
+        axes.plot(alphas, share, marker="o", linewidth=1.8, color=look(label)["color"], label=label)
     for family, numbers in PAPER.items():
-        share = [100 * numbers[alpha] / PAPER_PROBLEMS for alpha in m.setup.alphas]
-        axes.plot(
-            m.setup.alphas,
-            share,
-            "s--",
-            markersize=4,
-            linewidth=1.2,
-            color=look(family)["color"],
-            alpha=0.7,
-            label=f"{family}, the paper",
-        )
-    mark_shares(axes, m.setup.alphas)
+        share = [100 * numbers[alpha] / PAPER_PROBLEMS for alpha in alphas]
+        style = {"markersize": 4, "linewidth": 1.2, "color": look(family)["color"], "alpha": 0.7}
+        axes.plot(alphas, share, "s--", label=f"{family}, the paper", **style)
+    mark_shares(axes, alphas)
     axes.set_ylabel("recovered, %")
     axes.set_ylim(-4, 104)
     legend_below(figure, [axes])
@@ -138,7 +111,6 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
-    read=Measurement.from_dict,
     criteria="“More robust” is confirmed where LRPCA recovers at least as many problems as ScaledGD at every α, and "
     "more in all; a row of the paper's table, where at every α at least that share is recovered.",
 )

@@ -22,21 +22,13 @@ from lrpca.bench.experiments import (
     video,
 )
 from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, to_json
-from lrpca.bench.experiments.video_measurement import VideoSetup
 from lrpca.core import environment as circumstances
 from lrpca.files.atomic import check_folder, replacing_files
 
 # Comparisons of solvers first, then what the paper measures of learning, which needs PyTorch; then videos.
 _ALL: tuple[Experiment[Any, Any], ...] = (
-    convergence.EXPERIMENT,
-    iteration_time.EXPERIMENT,
-    total_time.EXPERIMENT,
-    recovery.EXPERIMENT,
-    models.EXPERIMENT,
-    training_time.EXPERIMENT,
-    generalisation.EXPERIMENT,
-    numbers.EXPERIMENT,
-    video.EXPERIMENT,
+    *(convergence.EXPERIMENT, iteration_time.EXPERIMENT, total_time.EXPERIMENT, recovery.EXPERIMENT),
+    *(models.EXPERIMENT, training_time.EXPERIMENT, generalisation.EXPERIMENT, numbers.EXPERIMENT, video.EXPERIMENT),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
@@ -163,7 +155,7 @@ def reproduce(
 
 def _with_footage(name: str, setup: Any, videos: Sequence[str]) -> Any:
     """Return a setup with footage of one's own, or raise where it has no use for it."""
-    if not isinstance(setup, VideoSetup):
+    if not isinstance(setup, video.VideoSetup):
         raise ValueError(f"videos={list(videos)} are not used by {name!r}; leave them out, or use 'video'")
     return replace(setup, videos=tuple(videos))
 

@@ -7,54 +7,27 @@ from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from lrpca.bench.experiments.drawing import draw_error_bars, legend_below, mark_shares
-from lrpca.bench.experiments.entrants import (
-    ALTPROJ,
-    OURS,
-    PUBLISHED,
-    SCALEDGD,
-    WRONG,
-    ours,
-    published,
-    published_note,
-    run_all,
-    run_trial,
-    tuned_altproj,
-    tuned_scaledgd,
-)
-from lrpca.bench.experiments.measurement import (
-    Claim,
-    Experiment,
-    Measurement,
-    Say,
-    Setup,
-    Table,
-    Trial,
-    mean_and_deviation,
-    three_digits,
-)
+from lrpca.bench.experiments import methods
+from lrpca.bench.experiments.drawing import draw_means
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setup, Table, Trial
+from lrpca.bench.experiments.methods import ALTPROJ, OURS, PUBLISHED, SCALEDGD, WRONG
+from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RULE = 1e-4
-# "Substantially faster": at most this part of the time of the fastest rival, at every α.
+# "Substantially faster": at most this part of the time of the fastest other method, at every α.
 FASTER = 0.5
 OWN_RULE = f"{OURS}, own rule"
 
 
 def measure(setup: Setup, say: Say) -> Measurement:
     """Time whole calls that are stopped when ‖Y - X - S‖/‖Y‖ falls below the paper's value."""
-    model = published(setup)
-    default = ours(setup)
+    model, default = methods.published(setup), methods.ours(setup)
     own = replace(default, label=OWN_RULE, told="the rank; stops by its own, stricter rule", own_rule=True)
-    entered = [
-        default,
-        own,
-        *([model] if model else []),
-        tuned_scaledgd(setup, say, RULE),
-        tuned_altproj(setup, say, RULE),
-    ]
+    entered = [default, own, *([model] if model else [])]
+    entered += [methods.tuned_scaledgd(setup, say, RULE), methods.tuned_altproj(setup, say, RULE)]
     notes = [
         f"Every method is stopped by the same callback, the first time that ‖Y − X − S‖/‖Y‖ < {RULE:g}, except "
         f"“{OWN_RULE}”: the plain call, which goes on until X no longer changes and checks whether it can be trusted.",
@@ -62,10 +35,10 @@ def measure(setup: Setup, say: Say) -> Measurement:
         "The rule does not look at X: S can always take up what X leaves. A run that meets it counts only if the error "
         f"of X is below {WRONG:g} too. Runs that do not count are not in the means unless none does, which the column "
         "“solved” tells.",
-        published_note(setup, model),
+        methods.published_note(setup.alphas),
     ]
-    trial = partial(run_trial, max_iter=setup.max_iter, stop_at_residual=RULE)
-    return run_all(entered, setup, say, trial, notes)
+    trial = partial(methods.run_trial, max_iter=setup.max_iter, stop_at_residual=RULE)
+    return methods.run_all(entered, setup, say, trial, notes)
 
 
 def solved(trial: Trial) -> bool:
@@ -83,19 +56,13 @@ def seconds(m: Measurement, label: str, alpha: float) -> tuple[float, float]:
 def tables(m: Measurement) -> list[Table]:
     """Return seconds, iterations and errors."""
     rows = []
-    for alpha in m.setup.alphas:
-        base = seconds(m, OURS, alpha)[0]
-        for label in m.labels():
-            trials = m.of(label, alpha)
-            if not trials:
-                continue
-            total, deviation = seconds(m, label, alpha)
-            count = f"{sum(map(solved, trials))} of {len(trials)}"
-            errors = [trial.error for trial in trials if trial.error is not None]
-            worst = f"{max(errors):.1e}" if len(errors) == len(trials) else "not finite"
-            steps = mean(trial.iterations for trial in trials)
-            times = [three_digits(value) for value in (total, deviation, total / base)]
-            rows.append([alpha, label, *times, count, round(steps, 1), worst])
+    for alpha, label, trials in m.cases():
+        total, deviation = seconds(m, label, alpha)
+        errors = [trial.error for trial in trials if trial.error is not None]
+        worst = f"{max(errors):.1e}" if len(errors) == len(trials) else "not finite"
+        steps = round(mean(trial.iterations for trial in trials), 1)
+        times = [three_digits(value) for value in (total, deviation, total / seconds(m, OURS, alpha)[0])]
+        rows.append([alpha, label, *times, f"{sum(map(solved, trials))} of {len(trials)}", steps, worst])
     columns = ["α", "method", "seconds", "±", f"times {OURS}", "solved", "iterations, mean", "largest error"]
     return [Table("Time of a whole call: mean and standard deviation over the problems", columns, rows)]
 
@@ -103,25 +70,20 @@ def tables(m: Measurement) -> list[Table]:
 def claims(m: Measurement) -> list[Claim]:
     """Hold the paper's statement against the measurement."""
     found = []
-    for label in (OURS, OWN_RULE, PUBLISHED):
-        if label not in m.contestants:
-            continue
+    for label in m.labels(OURS, PUBLISHED):
         parts, factors, failed = [], [], False
-        for alpha in m.setup.alphas:
-            trials = m.of(label, alpha)
-            if not trials:
-                continue
-            failed = failed or not all(map(solved, trials))
-            rivals = {
-                rival: seconds(m, rival, alpha)[0]
-                for rival in m.labels(SCALEDGD, ALTPROJ)
-                if all(map(solved, m.of(rival, alpha)))
+        for alpha in (alpha for alpha in m.setup.alphas if m.of(label, alpha)):
+            failed = failed or not all(map(solved, m.of(label, alpha)))
+            others = {
+                other: seconds(m, other, alpha)[0]
+                for other in m.labels(SCALEDGD, ALTPROJ)
+                if all(map(solved, m.of(other, alpha)))
             }
-            if not rivals:
+            if not others:
                 parts.append(f"α = {alpha:g}: no rival solves all problems")
                 continue
-            fastest = min(rivals, key=lambda rival: rivals[rival])
-            factors.append(rivals[fastest] / seconds(m, label, alpha)[0])
+            fastest = min(others, key=lambda other: others[other])
+            factors.append(others[fastest] / seconds(m, label, alpha)[0])
             parts.append(f"α = {alpha:g}: a factor of {factors[-1]:.2g} ({fastest})")
         text = "The fastest rival takes longer by: " + "; ".join(parts) + "."
         text += " It does not solve all problems itself." if failed else ""
@@ -132,17 +94,12 @@ def claims(m: Measurement) -> list[Claim]:
 
 def draw(m: Measurement, figure: Figure) -> None:
     """Draw the mean time of a call against α, with error bars; crossed where not all problems were solved."""
-    axes = figure.subplots()
-    for label in m.labels():
-        alphas = [alpha for alpha in m.setup.alphas if m.of(label, alpha)]
-        draw_error_bars(axes, label, [(alpha, *seconds(m, label, alpha)) for alpha in alphas])
-        for alpha in alphas:
-            if not all(map(solved, m.of(label, alpha))):
-                axes.plot(alpha, seconds(m, label, alpha)[0], "x", color="C3", markersize=11, zorder=5)
+    axes = draw_means(figure, m, seconds, "a cross: not all problems were solved")
+    for alpha, label, trials in m.cases():
+        if not all(map(solved, trials)):
+            axes.plot(alpha, seconds(m, label, alpha)[0], "x", color="C3", markersize=11, zorder=5)
     axes.set_yscale("log")
-    mark_shares(axes, m.setup.alphas, "a cross: not all problems were solved")
     axes.set_ylabel("seconds")
-    legend_below(figure, [axes])
 
 
 EXPERIMENT = Experiment(
@@ -156,7 +113,6 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
     draw=draw,
-    read=Measurement.from_dict,
     criteria=f"“Substantially faster” is confirmed where at every α all problems are solved in at most {FASTER:g} "
-    "times the mean time of the fastest rival that solves all of them.",
+    "times the mean time of the fastest other method that solves all of them.",
 )

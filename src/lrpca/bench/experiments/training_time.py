@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import lrpca
 from lrpca.bench.experiments.drawing import legend_below
 from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Setting, Training, train
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, mean_and_deviation, three_digits
+from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
+from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,19 +128,11 @@ def tables(m: LearningMeasurement) -> list[Table]:
     ratios = ["paper / fast", "extrapolated / fast"]
     caption = "Seconds of training: the paper's on two RTX-3080; ratios to the fast way in the paper's form"
     own = [[str(setting), value] for setting, value in PAPER.items()]
-    return [
-        Table(caption, [*columns, *ratios], rows),
-        *(
-            []
-            if _known(m)
-            else [Table("Seconds of training in the paper, at its own sizes", ["setting", THE_PAPER], own)]
-        ),
-        Table(
-            "What the fast way reaches: error on held-out problems",
-            ["setting", "", "steps", "start", *(f"layer {k}" for k in (3, 5, 10, 15))],
-            reached,
-        ),
-    ]
+    found = [Table(caption, [*columns, *ratios], rows)]
+    if not _known(m):
+        found.append(Table("Seconds of training in the paper, at its own sizes", ["setting", THE_PAPER], own))
+    columns = ["setting", "", "steps", "start", *(f"layer {k}" for k in (3, 5, 10, 15))]
+    return [*found, Table("What the fast way reaches: error on held-out problems", columns, reached)]
 
 
 def claims(m: LearningMeasurement) -> list[Claim]:
@@ -147,9 +140,8 @@ def claims(m: LearningMeasurement) -> list[Claim]:
     known = _known(m)
     found = []
     if known:
-        table = f"Training takes {', '.join(str(PAPER[setting]) for setting in known)} s for " + "; ".join(
-            map(str, known)
-        )
+        table = f"Training takes {', '.join(str(PAPER[setting]) for setting in known)} s for "
+        table += "; ".join(map(str, known))
         for label in (ADAPTIVE, PAPER_FORM):
             mine = [seconds(m, label, setting) for setting in known]
             shorter = all(value <= PAPER[setting] for value, setting in zip(mine, known, strict=True))
@@ -234,7 +226,7 @@ EXPERIMENT = Experiment(
     f"where the largest n takes at most {NOT_PROPORTIONAL:g} times what its number of entries would make of the time "
     f"of the smallest; “does not depend on α”, where the slowest α takes at most {INSENSITIVE:g} times as long as the "
     "fastest.",
-    read=LearningMeasurement.from_dict,
+    kind=LearningMeasurement,
     figure_size=(11.0, 5.0),
     packages=("torch",),
 )

@@ -18,22 +18,13 @@ Frames = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Clip:
-    """A video of the paper's table, and what stands in for it.
+    """A video of the paper's table, and what stands in for it."""
 
-    Attributes
-    ----------
-    name : str
-        As the paper calls it.
-    width, height, n_frames : int
-    footage : str
-        File or folder in ``LRPCA_DATA/video`` that it is made of, where no other is given.
-    """
-
-    name: str
+    name: str  # as the paper calls it
     width: int
     height: int
     n_frames: int
-    footage: str
+    footage: str  # file or folder in ``LRPCA_DATA/video`` that it is made of, where no other is given
 
     def __str__(self) -> str:
         return f"{self.width}x{self.height}x{self.n_frames}"
@@ -45,13 +36,7 @@ class Clip:
 
 
 def find_footage(clips: Sequence[Clip], videos: Sequence[str]) -> list[Path]:
-    """Return the file or folder of every clip: the given ones in turn, else those of ``LRPCA_DATA/video``.
-
-    Raises
-    ------
-    ValueError
-        One of them is not there.
-    """
+    """Return the file or folder of every clip: the given ones in turn, else those of ``LRPCA_DATA/video``."""
     if videos:
         paths = [Path(videos[k % len(videos)]) for k in range(len(clips))]
         for path in paths:

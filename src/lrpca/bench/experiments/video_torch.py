@@ -20,26 +20,14 @@ _POWER_STEPS = 4
 
 @dataclass(frozen=True)
 class PlainRun:
-    """What the plain iteration came to.
-
-    Attributes
-    ----------
-    L, R : ndarray of float32
-    iterations : int
-    seconds : float
-        Of the whole call, Y being in memory in single precision.
-    seconds_per_iteration : float
-        Median, stopping rule included.
-    stopped : bool
-        Whether the rule was met.
-    """
+    """What the plain iteration came to."""
 
     L: Any  # (n1, r)
     R: Any  # (n2, r)
     iterations: int
-    seconds: float
-    seconds_per_iteration: float
-    stopped: bool
+    seconds: float  # of the whole call, Y being in memory in single precision
+    seconds_per_iteration: float  # median, stopping rule included
+    stopped: bool  # whether the rule was met
 
 
 def solve_plainly(

@@ -1,4 +1,4 @@
-"""Who competes, with which settings, and how a trial is run."""
+"""The methods of the comparisons, their settings, and how a trial is run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.experiments.measurement import Measurement, Say, Setup, Trial, rounded
+from lrpca.bench.experiments.measurement import Measurement, Say, Setup, Trial
+from lrpca.bench.experiments.statistics import rounded
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
 from lrpca.testing import Problem, planted
 
@@ -36,52 +37,35 @@ TUNING_SEED, TUNING_PROBLEMS, PATIENCE = 1_000_003, 2, 40
 # The error to reach; and above which X is wrong, whatever the residual says.
 GOAL, WRONG = 1e-4, 1e-2
 EARLY = 10
-# Compilation is not counted: every contestant first runs a few iterations on a problem of this size.
+# Compilation is not counted: every method first runs a few iterations on a problem of this size.
 WARM_UP_N, WARM_UP_ITERATIONS = 120, 3
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A method with its settings.
-
-    Attributes
-    ----------
-    label : str
-    arguments : mapping of float to dict
-        Arguments of ``lrpca.decompose`` by share of outliers; at others it does not compete.
-    told : str
-        What it is told, in words.
-    own_rule : bool
-        Whether it stops by its own rule rather than the experiment's.
-    """
+class Method:
+    """A method with its settings."""
 
     label: str
+    # Arguments of ``lrpca.decompose`` by share of outliers; at others it does not compete.
     arguments: Mapping[float, dict[str, Any]]
-    told: str
-    own_rule: bool = False
+    told: str  # what it is told, in words
+    own_rule: bool = False  # whether it stops by its own rule rather than the experiment's
 
 
-def ours(setup: Setup) -> Contestant:
+def ours(setup: Setup) -> Method:
     """Return the default of this library."""
-    return Contestant(OURS, {alpha: {} for alpha in setup.alphas}, "the rank")
+    return Method(OURS, {alpha: {} for alpha in setup.alphas}, "the rank")
 
 
-def published(setup: Setup, *, endless: bool = False) -> Contestant | None:
-    """Return the models published with the paper, or None where there is none for any of the shares.
+def published(setup: Setup, *, endless: bool = False) -> Method | None:
+    """Return the models published with the paper, None where there is none for any of the shares.
 
-    Parameters
-    ----------
-    setup : Setup
-    endless : bool
-        Repeat the last layer for ever, for timing.
+    For timing, `endless` repeats the last layer for ever.
     """
-    arguments: dict[float, dict[str, Any]] = {}
-    for alpha in setup.alphas:
-        schedule = published_model(alpha)
-        if schedule is not None:
-            arguments[alpha] = {"schedule": replace(schedule, tail=(1.0, 1.0)) if endless else schedule}
+    models = {alpha: model for alpha in setup.alphas if (model := published_model(alpha)) is not None}
     told = "the rank, and the thresholds and steps learned for n = 1000, rank 5 and that α, scaled by the paper's rule"
-    return Contestant(PUBLISHED, arguments, told) if arguments else None
+    arguments = {a: {"schedule": replace(model, tail=(1.0, 1.0)) if endless else model} for a, model in models.items()}
+    return Method(PUBLISHED, arguments, told) if arguments else None
 
 
 def published_model(alpha: float) -> Schedule | None:
@@ -93,29 +77,26 @@ def published_model(alpha: float) -> Schedule | None:
     return Schedule.from_mat(path, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
 
 
-def published_note(setup: Setup, found: Contestant | None) -> str:
-    """Return a sentence on the published models: where there are none, or for which α."""
-    if found is None:
-        return (
-            "The models published with the paper, for α = 0.1, 0.2 and 0.3, do not compete: none was found; set "
-            "LRPCA_DATA to the folder that has published-lrpca/."
-        )
-    missing = [alpha for alpha in setup.alphas if alpha not in found.arguments]
+def published_note(alphas: Iterable[float]) -> str:
+    """Return a sentence on the published models that are not there, or on how they are run."""
+    missing = [f"{alpha:g}" for alpha in alphas if published_model(alpha) is None]
     if not missing:
         return "The published models are run as published: 16 layers, no recurrent tail."
-    shown = ", ".join(f"{alpha:g}" for alpha in missing)
-    return f"The published models are run as published: 16 layers, no recurrent tail; none was found for α = {shown}."
-
-
-def scaledgd(setup: Setup, gamma: float, step: float = 0.5) -> Contestant:
-    """Return ScaledGD with given parameters."""
-    arguments = {alpha: _scaledgd_arguments(alpha, gamma, step) for alpha in setup.alphas}
-    return Contestant(
-        f"{SCALEDGD}, γ = {gamma:g}", arguments, f"the rank and the true α; S has γα = {gamma:g}α, step {step:g}"
+    return (
+        f"The models published with the paper take no part at α = {', '.join(missing)}: none was found; set "
+        "LRPCA_DATA to the folder that has published-lrpca/."
     )
 
 
-def tuned_scaledgd(setup: Setup, say: Say, rule: float | None = None) -> Contestant:
+def scaledgd(setup: Setup, gamma: float, step: float = 0.5) -> Method:
+    """Return ScaledGD with given parameters."""
+    options = {alpha: {"alpha": alpha, "gamma": gamma, "step": step} for alpha in setup.alphas}
+    arguments = {alpha: {"method": "scaledgd", "options": given} for alpha, given in options.items()}
+    told = f"the rank and the true α; S has γα = {gamma:g}α, step {step:g}"
+    return Method(f"{SCALEDGD}, γ = {gamma:g}", arguments, told)
+
+
+def tuned_scaledgd(setup: Setup, say: Say, rule: float | None = None) -> Method:
     """Return ScaledGD, told the true α, with the γ and step that do best, see `_tuned`."""
 
     def candidates(alpha: float) -> list[dict[str, float]]:
@@ -127,7 +108,7 @@ def tuned_scaledgd(setup: Setup, say: Say, rule: float | None = None) -> Contest
     return _tuned(f"{SCALEDGD}, tuned", "scaledgd", candidates, setup, say, rule)
 
 
-def tuned_altproj(setup: Setup, say: Say, rule: float | None = None) -> Contestant:
+def tuned_altproj(setup: Setup, say: Say, rule: float | None = None) -> Method:
     """Return AltProj, in the form of its paper, with the β that does best, see `_tuned`."""
     usual = 0.5 / math.sqrt(setup.n)
 
@@ -145,7 +126,7 @@ def _tuned(
     setup: Setup,
     say: Say,
     rule: float | None,
-) -> Contestant:
+) -> Method:
     """Return a method with the options that do best on a few more problems for each share of outliers.
 
     Best is to arrive in the fewest iterations: at an error of 1e-4, or where a `rule` is given, at a relative residual
@@ -160,13 +141,13 @@ def _tuned(
         ]
         best = (math.inf, math.inf)
         for options in candidates(alpha):
-            call = Contestant("", {alpha: {"method": method, "options": options}}, "")
+            call = Method("", {alpha: {"method": method, "options": options}}, "")
             score = _score(call, alpha, problems, best[0], setup.tuning_iterations, rule)
             if alpha not in arguments or score < best:
                 best, arguments[alpha] = score, call.arguments[alpha]
         chosen.append(f"α = {alpha:g}: " + _in_words(arguments[alpha]["options"]))
     knows = "the rank and the true α" if method == "scaledgd" else "the rank"
-    return Contestant(label, arguments, f"{knows}; tuned on other problems to {'; '.join(chosen)}")
+    return Method(label, arguments, f"{knows}; tuned on other problems to {'; '.join(chosen)}")
 
 
 def _in_words(options: Mapping[str, float]) -> str:
@@ -178,7 +159,7 @@ def _in_words(options: Mapping[str, float]) -> str:
 
 
 def _score(
-    contestant: Contestant, alpha: float, problems: Sequence[Problem], best: float, most: int, rule: float | None
+    method: Method, alpha: float, problems: Sequence[Problem], best: float, most: int, rule: float | None
 ) -> tuple[float, float]:
     """Return (iterations over all problems, or inf if the goal is missed on one; largest error): smaller is better."""
     total, worst = 0.0, 0.0
@@ -186,11 +167,9 @@ def _score(
         # What is slower than the best so far need not be run to its end.
         limit = int(max(1, min(best - total, most)))
         if rule is None:
-            trial = run_trial(
-                contestant, problem, alpha, 0, tol=0, max_iter=limit, stop_at_error=GOAL, patience=PATIENCE
-            )
+            trial = run_trial(method, problem, alpha, 0, tol=0, max_iter=limit, stop_at_error=GOAL, patience=PATIENCE)
         else:
-            trial = run_trial(contestant, problem, alpha, 0, max_iter=limit, stop_at_residual=rule)
+            trial = run_trial(method, problem, alpha, 0, max_iter=limit, stop_at_residual=rule)
         error = math.inf if trial.error is None else trial.error
         worst = max(worst, error)
         arrived = error < GOAL if rule is None else error < WRONG and (trial.residual or math.inf) <= rule
@@ -201,45 +180,35 @@ def _score(
 
 
 def run_all(
-    contestants: Sequence[Contestant],
+    methods: Sequence[Method],
     setup: Setup,
     say: Say,
-    trial: Callable[[Contestant, Problem, float, int], Trial],
+    trial: Callable[[Method, Problem, float, int], Trial],
     notes: Sequence[str] = (),
 ) -> Measurement:
-    """Run every contestant on every problem, in shuffled order on each, after a warm-up.
+    """Run every method on every problem, in shuffled order on each, after a warm-up.
 
-    Parameters
-    ----------
-    contestants : sequence of Contestant
-    setup : Setup
-    say : callable
-        Told what is being done.
-    trial : callable
-        ``(contestant, problem, alpha, seed) -> Trial``, most often made of `run_trial`.
-    notes : sequence of str
-        What is to be said beside the numbers.
+    `trial` is called with a method, a problem, its α and its seed; it is most often made of `run_trial`.
     """
     say("loading compiled code (compiling on first use)")
-    for contestant in contestants:
-        _warm_up(contestant, setup)
+    for method in methods:
+        alpha = next(iter(method.arguments))
+        run_trial(method, _problem(WARM_UP_N, alpha, setup, setup.seed), alpha, 0, max_iter=WARM_UP_ITERATIONS)
     trials = []
     order = np.random.default_rng(setup.seed)
     for i in range(setup.repeat):
         # Shares take turns too: the speed of a machine drifts, which must not look like an effect of α.
         for alpha in order.permutation(setup.alphas).tolist():
-            entered = [contestant for contestant in contestants if alpha in contestant.arguments]
+            chosen = [method for method in methods if alpha in method.arguments]
             say(f"n = {setup.n}, problem {i + 1} of {setup.repeat}: α = {alpha:g}")
-            seed = setup.seed + i
-            problem = _problem(setup.n, alpha, setup, seed)
-            for k in order.permutation(len(entered)):
-                trials.append(trial(entered[k], problem, alpha, seed))
-    told = {contestant.label: contestant.told for contestant in contestants}
+            problem = _problem(setup.n, alpha, setup, setup.seed + i)
+            trials += [trial(chosen[k], problem, alpha, setup.seed + i) for k in order.permutation(len(chosen))]
+    told = {method.label: method.told for method in methods}
     return Measurement(setup, told, tuple(trials), tuple(notes))
 
 
 def run_trial(
-    contestant: Contestant,
+    method: Method,
     problem: Problem,
     alpha: float,
     seed: int,
@@ -250,16 +219,10 @@ def run_trial(
     stop_at_error: float | None = None,
     patience: int | None = None,
 ) -> Trial:
-    """Run a contestant on a problem.
+    """Run a method on a problem of a share of outliers.
 
     Parameters
     ----------
-    contestant : Contestant
-    problem : Problem
-    alpha : float
-        Its share of outliers.
-    seed : int
-        Of the method.
     tol, max_iter
         As `lrpca.decompose` takes them.
     stop_at_residual : float, optional
@@ -296,13 +259,13 @@ def run_trial(
             tol=tol,
             max_iter=max_iter,
             random_state=seed,
-            callback=watch if watched and not contestant.own_rule else None,
-            **contestant.arguments[alpha],
+            callback=watch if watched and not method.own_rule else None,
+            **method.arguments[alpha],
         )
     seconds = time.perf_counter() - began - watching
     last = d.history[-1].residual if d.history else None
     return Trial(
-        label=contestant.label,
+        label=method.label,
         alpha=alpha,
         seed=seed,
         seconds=float(f"{seconds:.4g}"),
@@ -320,14 +283,5 @@ def _mean_seconds(history: Sequence[Record]) -> float:
     return float(f"{np.mean([record.seconds or 0.0 for record in history]):.4g}") if history else 0.0
 
 
-def _scaledgd_arguments(alpha: float, gamma: float, step: float) -> dict[str, Any]:
-    return {"method": "scaledgd", "options": {"alpha": alpha, "gamma": gamma, "step": step}}
-
-
 def _problem(n: int, alpha: float, setup: Setup, seed: int) -> Problem:
     return planted((n, n), rank=setup.rank, outlier_fraction=alpha, random_state=seed)
-
-
-def _warm_up(contestant: Contestant, setup: Setup) -> None:
-    alpha = next(iter(contestant.arguments))
-    run_trial(contestant, _problem(WARM_UP_N, alpha, setup, setup.seed), alpha, 0, max_iter=WARM_UP_ITERATIONS)
