@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +52,7 @@ def write(result: DemoResult, scene: StreetScene, d: Decomposition, mask: NDArra
         "background": image_png(background[first]),
         "foreground": _cut_out(scene.frames[first], mask[first]),
         "mask": image_png(mask[first]),
-        "convergence": figure_png(lambda figure: _draw_histories(d, figure), (11.0, 3.2)),
+        "convergence": figure_png(partial(_draw_histories, d), (11.0, 3.2)),
     }
     page = Page(
         "A street without its traffic",
@@ -139,13 +141,8 @@ def _add_solver(page: Page, scene: StreetScene, d: Decomposition, result: DemoRe
         axes.set(xlabel="frame", ylabel="mean grey level")
         axes.legend()
 
-    page.pictures(
-        [
-            plotted(lambda figure, q=quantity: _draw_histories(d, figure, q), (3.9, 2.9), title)  # type: ignore[misc]
-            for quantity, title in CONVERGENCE.items()
-        ],
-        columns=3,
-    )
+    histories = {title: partial(_draw_histories, d, quantities=[name]) for name, title in CONVERGENCE.items()}
+    page.pictures([plotted(draw, (3.9, 2.9), title) for title, draw in histories.items()], columns=3)
     beyond = "frames minus background: noise in the middle, traffic and twigs outside"
     page.pictures(
         [
@@ -194,9 +191,8 @@ def _comparison(mask: NDArray[np.bool_], truth: NDArray[np.bool_]) -> bytes:
     return image_png(picture)
 
 
-def _draw_histories(d: Decomposition, figure: Figure, *quantities: str) -> None:
-    chosen = quantities or tuple(CONVERGENCE)
-    for axes, quantity in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+def _draw_histories(d: Decomposition, figure: Figure, quantities: Sequence[str] = tuple(CONVERGENCE)) -> None:
+    for axes, quantity in zip(figure.subplots(1, len(quantities), squeeze=False)[0], quantities, strict=True):
         plot.convergence(d, quantity=quantity, ax=axes)
 
 

@@ -80,7 +80,7 @@ def _numbers(report: Report, area: NDArray[np.float64]) -> list[Number]:
     n = report.n_frames
     cards = [
         Number("Length", _clock(n / report.rate), f"{n} frames, {report.rate:.4g} a second"),
-        Number("Foreground", _percent(area.mean() if n else 0.0), "of the picture, on average"),
+        Number("Foreground", _percent(area.mean() if area.size else 0.0), "of the picture, on average"),
         Number("Frames with foreground", f"{int((area > 0).sum())}", f"of {n}"),
     ]
     if area.any():

@@ -88,14 +88,25 @@ class LearningSetup:
 
 
 @dataclass(frozen=True)
-class Training:
-    """One model, and what it took to learn it."""
+class Record:
+    """A training or a run of a model, and the setting it was made in."""
 
     label: str
-    n: int  # the setting
+    n: int
     rank: int
     alpha: float
     seed: int
+
+    @property
+    def setting(self) -> Setting:
+        """The kind of problem."""
+        return Setting(self.n, self.rank, self.alpha)
+
+
+@dataclass(frozen=True)
+class Training(Record):
+    """One model, and what it took to learn it."""
+
     # Steps of the training, and how many of them were made. Fewer: the time is extrapolated. 0: trained elsewhere.
     steps: int
     timed: int
@@ -105,30 +116,15 @@ class Training:
     step_sizes: tuple[float, ...] = ()
     tail: tuple[float, ...] | None = None  # β and φ of the recurrence
 
-    @property
-    def setting(self) -> Setting:
-        """What it was trained for."""
-        return Setting(self.n, self.rank, self.alpha)
-
 
 @dataclass(frozen=True)
-class Run:
+class Run(Record):
     """One model on one problem."""
 
-    label: str
-    n: int
-    rank: int
-    alpha: float
-    seed: int  # of the problem
     reason: str
     errors: tuple[float, ...]  # ‖X - X*‖ / ‖X*‖ after every iteration
     # The thresholds of the paper's theorem, where asked for: ‖X*‖∞, and ‖X_{k-1} - X*‖∞ for layers k = 1, 2, ...
     theorem: tuple[float, ...] = ()
-
-    @property
-    def setting(self) -> Setting:
-        """What kind of problem it was."""
-        return Setting(self.n, self.rank, self.alpha)
 
     @property
     def iterations(self) -> int:

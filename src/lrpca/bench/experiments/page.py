@@ -19,10 +19,13 @@ def compose(experiment: Experiment[Any, Any], record: Mapping[str, Any]) -> repo
     """Make the page of a stored or fresh result."""
     measurement = experiment.read(record)
     small = experiment.is_small(measurement.setup)
-    page = report.Page(headline(experiment, small), _summary(experiment))
+    what = f"{experiment.summary[0].upper()}{experiment.summary[1:]}"
+    page = report.Page(headline(experiment, small), f"{what}. From {PAPER}; its claims are {HELD}.")
     page.numbers(_numbers(record, measurement, small))
     page.section("What was measured, beside what the paper says", f"The paper: {experiment.source}.")
-    page.pictures([figure_of(experiment, measurement)], columns=1)
+    light, dark = (draw_png(experiment, measurement, dark=dark) for dark in (False, True))
+    caption = measurement.setup.caption()
+    page.pictures([report.Picture(light, experiment.title, caption, dark, experiment.summary)], columns=1)
     rows = [[verdict(c["confirmed"], small), c["of"], c["paper"], c["measured"]] for c in record["claims"]]
     page.table(["confirmed", "held against", "the paper", "measured"], rows, wrapped=True)
     unknown = " The curves of the paper are not available as numbers." if experiment.source.startswith("figure") else ""
@@ -32,12 +35,6 @@ def compose(experiment: Experiment[Any, Any], record: Mapping[str, Any]) -> repo
         page.table(table["columns"], table["rows"], caption=table["caption"])
     _add_method(page, record, measurement)
     return page
-
-
-def figure_of(experiment: Experiment[Any, Any], measurement: Any) -> report.Picture:
-    """Return the plot, for light and for dark pages."""
-    light, dark = (draw_png(experiment, measurement, dark=dark) for dark in (False, True))
-    return report.Picture(light, experiment.title, measurement.setup.caption(), dark_png=dark, alt=experiment.summary)
 
 
 def draw_png(experiment: Experiment[Any, Any], measurement: Any, *, dark: bool = False) -> bytes:
@@ -53,11 +50,6 @@ def headline(experiment: Experiment[Any, Any], small: bool) -> str:
 def verdict(confirmed: bool | None, small: bool) -> str:
     """Return whether a claim is confirmed, in words."""
     return SMALL_VERDICT if small else VERDICTS[confirmed]
-
-
-def _summary(experiment: Experiment[Any, Any]) -> str:
-    what = f"{experiment.summary[0].upper()}{experiment.summary[1:]}"
-    return f"{what}. From {PAPER}; its claims are {HELD}."
 
 
 def _numbers(record: Mapping[str, Any], measurement: Any, small: bool) -> list[report.Number]:

@@ -115,23 +115,25 @@ def reproduce(
     plot.require_matplotlib()
     setup = experiment.quick if quick else experiment.full
     setup = replace(setup, seed=random_state, repeat=repeat or setup.repeat)
-    if videos:
-        setup = _with_footage(name, setup, [os.fspath(path) for path in videos])
+    footage = [os.fspath(path) for path in videos]
+    if footage and not isinstance(setup, video.VideoSetup):
+        raise ValueError(f"videos={footage} are not used by {name!r}; leave them out, or use 'video'")
+    if footage:
+        setup = replace(setup, videos=tuple(footage))
     note, began = circumstances.load_note(), time.perf_counter()
     measurement = experiment.measure(setup, progress or _silence)
     elapsed = time.perf_counter() - began
     (progress or _silence)("drawing the page")
+    tables, claims = experiment.tables(measurement), experiment.judge(measurement)
     record: dict[str, Any] = {
-        "name": name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "command": _command(name, quick, repeat, random_state, [os.fspath(path) for path in videos]),
+        **{"name": name, "title": experiment.title, "source": experiment.source},
+        "command": _command(name, quick, repeat, random_state, footage),
         "quick": quick,
         "hardware": circumstances.hardware(),
         "versions": circumstances.versions(experiment.packages),
         "date": circumstances.date(),
-        "tables": [asdict(table) for table in experiment.tables(measurement)],
-        "claims": [asdict(claim) for claim in experiment.judge(measurement)],
+        "tables": [asdict(table) for table in tables],
+        "claims": [asdict(claim) for claim in claims],
         "criteria": experiment.criteria,
         **measurement.as_dict(),
     }
@@ -142,25 +144,11 @@ def reproduce(
     with replacing_files(folder, last=f"{name}.json") as staging:
         (staging / f"{name}.json").write_text(numbers, encoding="utf-8")
         page.save(staging / f"{name}.html")
-    return Reproduction(
-        experiment,
-        experiment.tables(measurement),
-        experiment.judge(measurement),
-        experiment.is_small(setup),
-        folder / f"{name}.html",
-        folder / f"{name}.json",
-        elapsed,
-    )
+    found = (tables, claims, experiment.is_small(setup))
+    return Reproduction(experiment, *found, folder / f"{name}.html", folder / f"{name}.json", elapsed)
 
 
-def _with_footage(name: str, setup: Any, videos: Sequence[str]) -> Any:
-    """Return a setup with footage of one's own, or raise where it has no use for it."""
-    if not isinstance(setup, video.VideoSetup):
-        raise ValueError(f"videos={list(videos)} are not used by {name!r}; leave them out, or use 'video'")
-    return replace(setup, videos=tuple(videos))
-
-
-def _command(name: str, quick: bool, repeat: int | None, seed: int, videos: Sequence[str] = ()) -> str:
+def _command(name: str, quick: bool, repeat: int | None, seed: int, videos: Sequence[str]) -> str:
     parts = ["lrpca", "reproduce", name]
     parts += ["--quick"] if quick else []
     parts += ["--repeat", str(repeat)] if repeat is not None else []

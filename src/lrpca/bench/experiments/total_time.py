@@ -80,12 +80,12 @@ def claims(m: Measurement) -> list[Claim]:
                 if all(map(solved, m.of(other, alpha)))
             }
             if not others:
-                parts.append(f"α = {alpha:g}: no rival solves all problems")
+                parts.append(f"α = {alpha:g}: no other method solves all problems")
                 continue
             fastest = min(others, key=lambda other: others[other])
             factors.append(others[fastest] / seconds(m, label, alpha)[0])
             parts.append(f"α = {alpha:g}: a factor of {factors[-1]:.2g} ({fastest})")
-        text = "The fastest rival takes longer by: " + "; ".join(parts) + "."
+        text = "The fastest other method takes longer by: " + "; ".join(parts) + "."
         text += " It does not solve all problems itself." if failed else ""
         confirmed = not failed and all(factor >= 1 / FASTER for factor in factors)
         found.append(Claim("“LRPCA is substantially faster than the state-of-the-arts”", label, text, confirmed))
