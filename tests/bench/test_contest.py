@@ -1,9 +1,11 @@
 """The arena: who takes part, what is measured, and what happens to those who fail."""
 
+import io
 import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,12 +123,11 @@ def test_rank_of_a_matrix() -> None:
 
 
 def test_the_clock_stands_still_while_looking() -> None:
-    watch = worker.Stopwatch()
-    watch.begin()
-    now = time.perf_counter()
-    time.sleep(0.5)
-    watch.exclude_since(now)
-    assert watch.excluded >= 0.5 and watch.elapsed() < 0.4
+    truth: Any = SimpleNamespace(known=True, error=lambda answer: time.sleep(0.5) or 0.1)
+    recorder = worker.Recorder(io.StringIO(), truth, Probe(PROBLEM.Y), limit=60)
+    recorder.begin()
+    assert not recorder.look(PROBLEM.X)
+    assert recorder.excluded >= 0.5 and recorder.elapsed() < 0.4
 
 
 # --- a contest ---------------------------------------------------------------------------------------------

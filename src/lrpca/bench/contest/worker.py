@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,47 +32,35 @@ _WARM_SHAPE, _WARM_ITERATIONS = (220, 180), (3, 60)
 
 
 @dataclass
-class Stopwatch:
-    """Time since `begin`, without what was spent looking at iterates."""
-
-    _began: float = 0.0
-    excluded: float = 0.0
-
-    def begin(self) -> None:
-        """Start at zero."""
-        self.excluded, self._began = 0.0, time.perf_counter()
-
-    def elapsed(self) -> float:
-        """Return the seconds that count."""
-        return time.perf_counter() - self._began - self.excluded
-
-    def exclude_since(self, moment: float) -> None:
-        """Leave out the time from a moment of `time.perf_counter` until now."""
-        self.excluded += time.perf_counter() - moment
-
-
-@dataclass
-class _Recorder:
+class Recorder:
     """Measures every iterate of a call, off the clock, and asks to stop when the time is up."""
 
     channel: IO[str]
     truth: Truth
     probe: Probe
     limit: float
-    watch: Stopwatch = field(default_factory=Stopwatch)
+    began: float = 0.0
+    excluded: float = 0.0  # seconds since `begin` that were spent measuring
     count: int = 0
     late: bool = False
 
+    def begin(self) -> None:
+        """Start the clock of a call."""
+        self.count, self.excluded, self.began = 0, 0.0, time.perf_counter()
+
+    def elapsed(self) -> float:
+        """Return the seconds of the call, without those spent measuring."""
+        return time.perf_counter() - self.began - self.excluded
+
     def look(self, answer: Any) -> bool:
         """Measure an iterate."""
-        now = time.perf_counter()
-        seconds = self.watch.elapsed()
+        now, seconds = time.perf_counter(), self.elapsed()
         self.count += 1
         self.late = seconds > self.limit
         error = self.measure(answer)
-        excluded = self.watch.excluded + time.perf_counter() - now
+        excluded = self.excluded + time.perf_counter() - now
         tell(self.channel, "point", iteration=self.count, seconds=seconds, error=error, excluded=excluded)
-        self.watch.exclude_since(now)
+        self.excluded += time.perf_counter() - now
         return self.late
 
     def measure(self, answer: Any) -> float:
@@ -92,16 +80,15 @@ def work(job: dict[str, Any], channel: IO[str]) -> None:
     task = Task(job["name"], job["rank"], job["settings"], job["seed"])
     Y = np.load(folder / "Y.npy")
     warm_up(task, Y)
-    recorder = _Recorder(channel, Truth.read(folder), Probe(Y), job["time_limit"])
+    recorder = Recorder(channel, Truth.read(folder), Probe(Y), job["time_limit"])
     answer: Answer | None = None
     for _ in range(job["repeat"]):
         del answer
         before = begin_peak()
-        recorder.count = 0
         tell(channel, "begin")
-        recorder.watch.begin()
+        recorder.begin()
         answer = solve(task, Y, recorder.look)
-        seconds = recorder.watch.elapsed()
+        seconds = recorder.elapsed()
         tell(channel, "end", seconds=seconds, peak=peak_memory() - before, late=recorder.late)
         if recorder.late:
             break
@@ -130,7 +117,7 @@ def warm_up(
             solve(small, np.ascontiguousarray(Z), lambda answer: False)
 
 
-def _scores(task: Task, Y: Any, answer: Answer | None, recorder: _Recorder, folder: Path) -> dict[str, Any]:
+def _scores(task: Task, Y: Any, answer: Answer | None, recorder: Recorder, folder: Path) -> dict[str, Any]:
     assert answer is not None
     X, probe = answer.low_rank, recorder.probe
     planted = folder / "outliers.npy"

@@ -211,7 +211,7 @@ def solve_by_library(arguments: dict[str, Any], Y: Frames, rank: int, limit: flo
         )
     seconds = time.perf_counter() - began
     each = float(np.median([record.seconds or 0.0 for record in d.history]))
-    # A method may call an answer in doubt that came to rest.
+    # A method may report an answer as unreliable although it came to rest.
     met = d.reason in ("tol", "stalled")
     return Answer(d.L, d.R, seconds, each, d.n_iter, met, float(np.median(d.outlier_threshold)))
 
@@ -236,17 +236,11 @@ def warm_up(methods: Sequence[VideoMethod], Y: Frames, rank: int) -> None:
 
 def judge(label: str, clip: str, seed: int, answer: Answer, reference: Answer, Y: Frames) -> VideoTrial:
     """Return the record of a trial; the `reference` is AltProj's answer."""
-    return VideoTrial(
-        label=label,
-        clip=clip,
-        seed=seed,
-        seconds=float(f"{answer.seconds:.4g}"),
-        iterations=answer.iterations,
-        seconds_per_iteration=float(f"{answer.seconds_per_iteration:.4g}"),
-        met=answer.met,
-        distance=rounded(distance(answer, reference)),
-        residual=float(f"{median_residual(answer, Y):.4g}"),
+    whole, each, left = (
+        float(f"{value:.4g}") for value in (answer.seconds, answer.seconds_per_iteration, median_residual(answer, Y))
     )
+    far = rounded(distance(answer, reference))
+    return VideoTrial(label, clip, seed, whole, answer.iterations, each, answer.met, far, left)
 
 
 def distance(answer: Answer, reference: Answer) -> float:
@@ -370,23 +364,16 @@ def tables(m: VideoMeasurement) -> list[Table]:
             iterations = median(trial.iterations for trial in trials)
             met = all(trial.met for trial in trials)
             paper = paper_seconds(label, clip.name) if clip.size == PAPER_SIZES[clip.name] else None
-            times.append(
-                [
-                    *(clip.name, clip.size, label, three_digits(total), None if label == PLAIN else paper),
-                    *(three_digits(total / base), iterations, three_digits(each), "yes" if met else "no"),
-                ]
-            )
+            paper = None if label == PLAIN else paper
+            row = [clip.name, clip.size, label, three_digits(total), paper, three_digits(total / base)]
+            times.append([*row, iterations, three_digits(each), "yes" if met else "no"])
             far = [trial.distance for trial in trials if trial.distance is not None]
             left = median(trial.residual for trial in trials)
             answers.append([clip.name, label, f"{median(far):.1e}" if far else None, three_digits(left)])
     columns = ["video", "size", "method", "seconds", "paper's seconds", f"times {VIDEO}", "iterations"]
     columns += ["ms per iteration", "rule met"]
-    return [
-        Table("Time until X and S stand still", columns, times),
-        Table(
-            "The answers", ["video", "method", "‖X − X_AltProj‖/‖X_AltProj‖", "median |Y − X|, grey levels"], answers
-        ),
-    ]
+    beside = ["video", "method", "‖X − X_AltProj‖/‖X_AltProj‖", "median |Y − X|, grey levels"]
+    return [Table("Time until X and S stand still", columns, times), Table("The answers", beside, answers)]
 
 
 def claims(m: VideoMeasurement) -> list[Claim]:
