@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from lrpca.core.influence import Levels, everything, levels
 from lrpca.core.passes import Pass
+from lrpca.kernels.cpu import TILE
 from lrpca.kernels.reference import dense_pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 
 DTYPES = ("float32", "float64", "uint8", "uint16", "int16", "int64", "complex64", "complex128")
 KINDS = ("soft", "hard", "redescending")
-# Columns the kernel holds in its first-level cache at a time: shapes around it are the risky ones.
-TILE = 512
 # Rounding errors are bounded by a multiple of eps times the sum of the moduli of all terms. The largest multiple seen
 # is a third of this one (in double precision, where the specification rounds as much as the kernel); one term left out
 # or counted twice exceeds it by orders of magnitude.
@@ -141,10 +140,7 @@ def test_every_rank(dtype: str, rank: int) -> None:
     assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
 
 
-SIZES = (1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 63, 64, 65, 127, 129, TILE - 1, TILE, TILE + 1, 2 * TILE, 2 * TILE + 5)
-
-
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", (1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 63, 64, 65, 127, 129))
 @pytest.mark.parametrize("other", (1, 3, 6))
 @pytest.mark.parametrize("tall", (True, False))
 def test_odd_shapes(n: int, other: int, tall: bool) -> None:
@@ -152,10 +148,20 @@ def test_odd_shapes(n: int, other: int, tall: bool) -> None:
     assert_same(fused(case, case.level, energy=True), specified(case, case.level), case)
 
 
+@pytest.mark.parametrize("columns", (TILE - 1, TILE, TILE + 1, 2 * TILE, 2 * TILE + 5))
+@pytest.mark.parametrize("order", ("C", "F"))
+def test_rows_as_long_as_tiles(columns: int, order: str) -> None:
+    """Parts of a matrix that is as tall as wide are whole rows."""
+    case = make((columns, columns), 2, "float32")
+    case = replace(case, Y=np.asarray(case.Y, order=order))  # type: ignore[call-overload]
+    assert_same(fused(case, case.level, energy=True), specified(case, case.level), case)
+
+
 def test_many_tiles_and_many_parts() -> None:
-    for shape in ((2600, 130), (130, 5200)):
-        case = make(shape, 4, "float32", missing=0.05)
-        assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
+    # Each of the eight parts of the second has two tiles.
+    for shape, rank, grams in (((2600, 130), 4, True), ((34, 8 * TILE + 200), 9, False)):
+        case = make(shape, rank, "float32", missing=0.05)
+        assert_same(fused(case, case.level, grams=grams), specified(case, case.level, grams=grams), case)
 
 
 def test_many_stretches_of_columns() -> None:

@@ -15,17 +15,15 @@ import lrpca
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import CHECKS, Contract
 
-# What each method reaches: about three times the errors as measured. A small matrix is harder than a large one: where
-# a method needs more room, its problems are larger.
+# Every row of these rejects the same share α of its entries: rows of nothing but outliers take part in the fit.
+SAME_SHARE = {"outlying rows": "each row rejects the same share of its entries"}
+# What each method reaches: at most three times the errors as measured, and less than a plain SVD leaves. A small matrix
+# is harder than a large one: where a method needs more room, its problems are larger.
 EXPECTED: dict[str, dict[str, Any]] = {
     "lrpca": {"accuracy": 1e-7, "single": 5e-6},
-    "scaledgd": {
-        "accuracy": 1.5e-6,
-        "single": 6e-6,
-        # It has to reject as large a share of every row, and surplus components fit what is left.
-        "expected": {"rank too large": 0.03, "outlying rows": 0.5},
-    },
-    "gd": {"accuracy": 1.5e-6, "single": 6e-6, "expected": {"rank too large": 0.03, "outlying rows": 0.5}},
+    # Surplus components fit what is left of the outliers.
+    "scaledgd": {"accuracy": 1.5e-6, "single": 6e-6, "expected": {"rank too large": 0.02}, "without": SAME_SHARE},
+    "gd": {"accuracy": 1.5e-6, "single": 6e-6, "expected": {"rank too large": 0.02}, "without": SAME_SHARE},
     # A row or column in which everything was taken for outliers is lost: it needs longer ones.
     "altproj": {
         "accuracy": 3e-7,
@@ -35,9 +33,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "outlier_size": 10.0,
         "expected": {"many outliers": 3e-4},
     },
-    "accaltproj": {"accuracy": 2e-7, "single": 2e-6, "expected": {"rank too large": 0.04}},
+    "accaltproj": {"accuracy": 2e-7, "single": 2e-6, "expected": {"rank too large": 0.03}},
     # The penalty of a row of outliers in S is paid in the columns they are in.
-    "pcp": {"accuracy": 4e-7, "single": 3e-6, "rank_needed": False, "expected": {"outlying rows": 0.06}},
+    "pcp": {"accuracy": 4e-7, "single": 3e-6, "rank_needed": False, "expected": {"outlying rows": 0.04}},
     "stable_pcp": {
         "accuracy": 3e-7,
         "single": 5e-6,
@@ -46,25 +44,26 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "ircur": {"accuracy": 3e-7, "single": 2e-6},
     "sampled": {"accuracy": 1e-7, "single": 5e-6},
-    "pgrmc": {"accuracy": 2e-7, "single": 2e-6, "expected": {"rank too large": 0.06}},
+    "pgrmc": {"accuracy": 2e-7, "single": 2e-6, "expected": {"rank too large": 0.03}},
     "godec": {
         "accuracy": 3e-6,
         "single": 5e-6,
         "shape": (200, 200),
         "rank": 5,
-        "expected": {"rank too large": 0.03, "tall": 1e-4, "wide": 0.3},
+        "expected": {"rank too large": 0.03, "tall": 6e-5},
     },
+    # It averages outliers instead of rejecting them.
     "grassmann": {
         "outlier_size": 10.0,
-        "accuracy": 0.2,
+        "accuracy": 0.08,
         "sameness": 1e-9,
         "missing": False,
-        "expected": {"many outliers": 0.5, "permutation": 0.1, "constant": 1e-9},
+        "expected": {"many outliers": 0.3, "integers": 0.06, "permutation": 0.03, "constant": 1e-9},
     },
 }
 
 # These lose rows or columns of matrices as small as here, and say so.
-UNSETTLED = {("altproj", "many outliers"), ("godec", "tall"), ("godec", "wide")}
+UNSETTLED = {("altproj", "many outliers"), ("godec", "tall")}
 
 
 def contract_of(method: str) -> Contract:
@@ -79,11 +78,15 @@ def _plain_svd(Y: Any, rank: Any) -> Any:
     return (U[:, : rank or 3] * values[: rank or 3]) @ Vt[: rank or 3]
 
 
+RECOVERY = ("planted recovery", "many outliers", "rank too large", "tall", "wide", "outlying rows", "integers")
+
+
 @pytest.mark.parametrize("method", EXPECTED)
-def test_what_is_not_robust_fails_every_contract(method: str) -> None:
+def test_every_tolerance_is_less_than_a_plain_svd_leaves(method: str) -> None:
     contract = Contract(_plain_svd, **EXPECTED[method])
-    with pytest.raises(AssertionError, match="planted recovery"):
-        contract.check("planted recovery")
+    for check in set(RECOVERY) & set(contract.checks):
+        with pytest.raises(AssertionError, match=check):
+            contract.check(check)
 
 
 def test_every_method_is_in_the_table() -> None:
@@ -94,8 +97,7 @@ def test_every_method_is_in_the_table() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lrpca.DiagnosisWarning")  # what does not converge is still an error
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "check"), [(m, check) for m in EXPECTED for check in contract_of(m).checks])
 def test_method(method: str, check: str) -> None:
     with warnings.catch_warnings():
         if (method, check) in UNSETTLED:
