@@ -178,6 +178,38 @@ def test_missing_entries_are_taken_or_refused(method: str) -> None:
             solve(method, Y)
 
 
+@pytest.mark.parametrize("method", [name for name in NAMES if METHODS[name].missing])
+def test_a_mask_says_what_nan_says(method: str) -> None:
+    observed = np.random.default_rng(0).random(PROBLEM.Y.shape) > 0.1
+    nan = solve(method, np.where(observed, PROBLEM.Y, np.nan))
+    masked = solve(method, np.where(observed, PROBLEM.Y, 1e3), mask=observed)
+    assert np.linalg.norm(nan.low_rank - masked.low_rank) < 1e-6 * np.linalg.norm(nan.low_rank)
+    assert not nan.sparse[~observed].any() and not masked.outliers[~observed].any()
+
+
+@quiet
+@every_method
+def test_bytes_are_fitted_in_single_precision(method: str) -> None:
+    rng = np.random.default_rng(0)
+    X = np.outer(rng.uniform(5, 10, 100), rng.uniform(5, 10, 90))
+    Y = np.where(rng.random(X.shape) < 0.1, rng.integers(150, 255, X.shape), X.round()).astype(np.uint8)
+    d = solve(method, Y, 1)
+    assert d.L.dtype == np.float32
+    # Rounding to integers leaves 0.29 in an entry, of which rank 1 keeps little; averages keep some of the outliers.
+    assert np.sqrt(np.mean((d.low_rank - X) ** 2)) < (4.0 if method == "grassmann" else 0.12)
+
+
+@quiet
+@every_method
+def test_threads_do_not_change_the_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = planted((400, 350), rank=RANK)  # large enough for threads
+    several = solve(method, problem.Y, max_iter=5)
+    monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda: 1)
+    one = solve(method, problem.Y, max_iter=5)
+    np.testing.assert_array_equal(one.L, several.L)
+    np.testing.assert_array_equal(one.R, several.R)
+
+
 @every_method
 @pytest.mark.parametrize(
     ("rank", "message"),
@@ -243,6 +275,13 @@ def test_a_start_is_used_and_not_changed(method: str) -> None:
     assert np.linalg.norm(first[0] - first[1]) > 0.1 * np.linalg.norm(first[1])
     for factor, copy in zip(start, before, strict=True):
         np.testing.assert_array_equal(factor, copy)
+
+
+@pytest.mark.parametrize("method", [name for name in NAMES if METHODS[name].start])
+def test_a_start_at_the_result_saves_passes(method: str) -> None:
+    d = solve(method)
+    again = solve(method, start=(d.L, d.R), options={name: d.settings[name] for name in d.estimated})
+    assert again.converged and again.n_reads < d.n_reads and PROBLEM.error(again.low_rank) < 1e-5
 
 
 # ------------------------------------------------------------------------------------------ on the way

@@ -101,19 +101,3 @@ def test_a_rank_cuts() -> None:
     with pytest.warns(lrpca.DiagnosisWarning, match="has [0-9]+ components, of which the 1 asked for"):
         d = solve(problem.Y, 1)
     assert d.rank == 1
-
-
-def test_masks_and_nan_say_the_same() -> None:
-    problem = make(missing=0.2)
-    nan = solve(problem.Y).low_rank
-    masked = solve(np.where(problem.observed, problem.Y, 1e3), mask=problem.observed).low_rank
-    assert np.linalg.norm(nan - masked) < 1e-6 * np.linalg.norm(nan)
-
-
-@pytest.mark.parametrize("dtype", (np.float32, np.complex64))
-def test_single_precision(dtype: Any) -> None:
-    problem = make(dtype=dtype)
-    double = solve(problem.Y.astype(np.promote_types(dtype, np.float64)))
-    d = solve(problem.Y)
-    assert d.L.dtype == dtype
-    assert np.linalg.norm(d.low_rank - double.low_rank) < 1e-3 * np.linalg.norm(double.low_rank)
