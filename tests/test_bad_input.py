@@ -69,11 +69,6 @@ def test_infinite_entries_are_located_in_every_layout_and_with_a_start() -> None
             decompose(bad, 2, **keywords)
 
 
-def test_nothing_but_infinite_entries() -> None:
-    with pytest.raises(ValueError, match=r"Y\[0, 0\]=inf is not finite"):
-        decompose(np.full((6, 5), np.inf), 1)
-
-
 def test_hidden_infinite_entries_are_allowed() -> None:
     Y = spoiled(np.inf)
     d = decompose(Y, 2, mask=np.isfinite(Y))
@@ -211,16 +206,6 @@ def test_complex_start_of_real_data_is_refused() -> None:
         decompose(GOOD.Y, 2, start=(np.ones((60, 2)) * 1j, np.ones((50, 2))))
 
 
-def test_options_that_are_no_dict() -> None:
-    with pytest.raises((TypeError, ValueError), match="options"):
-        decompose(GOOD.Y, 2, options=["power_steps"])  # type: ignore[arg-type]
-
-
-def test_callback_that_cannot_be_called() -> None:
-    with pytest.raises(TypeError, match="callback|not callable"):
-        decompose(GOOD.Y, 2, callback=3)  # type: ignore[arg-type]
-
-
 def test_schedules(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="schedule='nonesuch'.*shipped models: .*default"):
         decompose(GOOD.Y, 2, schedule="nonesuch")
@@ -232,11 +217,6 @@ def test_schedules(tmp_path: Path) -> None:
         decompose(GOOD.Y, 2, schedule=broken)
     with pytest.raises(ValueError, match="nan"):
         Schedule([0.1, np.nan], [0, 1])
-
-
-def test_keyword_only() -> None:
-    with pytest.raises(TypeError):
-        decompose(GOOD.Y, 2, "lrpca")  # type: ignore[misc]
 
 
 def test_the_scale_of_weights_does_not_matter() -> None:

@@ -43,11 +43,6 @@ def projector(M: Any, weight: Any = None) -> Any:
     return M @ np.linalg.solve(M.conj().T @ W @ M, M.conj().T @ W)
 
 
-def test_pseudo_inverse_of_a_regular_gram(factors: Any) -> None:
-    gram = iteration.gram(factors[1])
-    np.testing.assert_allclose(iteration.pseudo_inverse(gram) @ gram, np.eye(RANK), atol=1e-13)
-
-
 def test_pseudo_inverse_leaves_absent_directions_out() -> None:
     M = np.random.default_rng(0).standard_normal((9, 2))
     singular = iteration.gram(np.column_stack([M, M[:, 0]]))
@@ -153,13 +148,6 @@ def test_orthonormal_basis_of_fewer_directions() -> None:
     assert not iteration.orthonormal(np.zeros((6, 2))).any()
 
 
-def test_thin_svd(factors: Any) -> None:
-    Y = factors[0]
-    U, values, Vh = iteration.thin_svd(Y)
-    np.testing.assert_allclose((U * values) @ Vh, Y, atol=1e-12)
-    np.testing.assert_allclose(values, np.linalg.svd(Y, compute_uv=False), atol=1e-12)
-
-
 @pytest.mark.parametrize("size", (1.0, 1e-7, 1e-12))
 def test_change_of_product_survives_cancellation(factors: Any, size: float) -> None:
     _, L, R = factors
@@ -168,11 +156,6 @@ def test_change_of_product_survives_cancellation(factors: Any, size: float) -> N
     exact = np.linalg.norm(dL @ R.T + L @ dR.T + dL @ dR.T)
     assert iteration.change_of_product(L, R, dL, dR) == pytest.approx(exact, rel=1e-6)
     assert iteration.change_of_product(L, R, 0 * dL, 0 * dR) == 0
-
-
-def test_product_norm(factors: Any) -> None:
-    _, L, R = factors
-    assert iteration.product_norm(L, R) == pytest.approx(np.linalg.norm(L @ R.T), rel=1e-13)
 
 
 def test_normal_form(factors: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 from lrpca.core.influence import levels
 from lrpca.matrices import dense
 from lrpca.matrices.accept import accept
-from lrpca.matrices.dense import DenseMatrix
 
 SHAPE, RANK = (60, 3000), 3
 
@@ -25,37 +24,6 @@ def path(tmp_path: Path) -> Path:
     Y = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     np.save(tmp_path / "Y.npy", Y)
     return tmp_path / "Y.npy"
-
-
-def cuts(matrix: DenseMatrix) -> tuple[int, int]:
-    """Return into how many parts rows and columns are cut."""
-    parts = matrix._parts(RANK)
-    return len({rows.start for rows, _ in parts}), len({columns.start for _, columns in parts})
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_wide_file_is_cut_by_rows(path: Path) -> None:
-    mapped = np.load(path, mmap_mode="r")
-    rows, columns = cuts(accept(mapped))
-    assert rows > 1 and columns == 1
-    assert cuts(accept(path)) == (rows, 1)
-    assert cuts(accept(mapped[:, 100:])) == (rows, 1)
-    # In memory, where threads share less when columns are cut.
-    in_memory = cuts(accept(np.load(path)))
-    assert in_memory[0] == 1 and in_memory[1] > 1
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_columns_of_a_tall_fortran_file_follow_each_other(path: Path) -> None:
-    np.save(path, np.asfortranarray(np.load(path).T))
-    matrix = accept(path)
-    assert matrix.shape == SHAPE[::-1]
-    # Kernels see the transpose, whose rows are the columns of the file.
-    assert cuts(matrix)[0] > 1 and cuts(matrix)[1] == 1
-
-
-def test_small_files_are_cut_as_arrays_are(path: Path) -> None:
-    assert cuts(accept(path)) == cuts(accept(np.load(path)))
 
 
 @pytest.mark.usefixtures("small_is_large")

@@ -19,19 +19,10 @@ import pytest
 
 import lrpca
 from lrpca import Decomposition, Schedule, decompose
-from lrpca.core.influence import levels
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import draw_sample
 from lrpca.solvers import checkpoint as module
 from lrpca.solvers.base import State
-from lrpca.solvers.checks.convergence import End, SecondLooks
-from lrpca.solvers.components import Components
-from lrpca.solvers.initialise import Survey
 from lrpca.solvers.loop import Loop
-from lrpca.solvers.stationarity import Cut, Standstill
-from lrpca.solvers.step import take_pass
-from lrpca.solvers.stopping import AdaptiveStopping
-from lrpca.solvers.thresholds import AdaptiveThresholds
 from lrpca.testing import planted
 
 RANK = 3
@@ -134,24 +125,6 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(name: str, path: Pat
         assert not path.exists()
 
 
-def test_second_looks_are_those_that_the_names_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[str] = []
-    for name in ("_trial", "_start_again", "rescue"):
-        function = getattr(SecondLooks, name)
-
-        def watched(self: Any, *args: Any, _function: Any = function, _name: str = name, **options: Any) -> Any:
-            answer = _function(self, *args, **options)
-            met.extend([_name] if answer else [])
-            return answer
-
-        monkeypatch.setattr(SecondLooks, name, watched)
-    for problem, name in (("trial", "_trial"), ("second start", "_start_again"), ("rows rescued", "rescue")):
-        met.clear()
-        Y, rank, arguments = PROBLEMS[problem]
-        solve(Y, rank, **arguments)
-        assert name in met
-
-
 @pytest.mark.parametrize("name", ("rows rescued", "second start"))
 def test_an_interrupt_between_callbacks(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any pass: of the start, of an iteration, of a second look, which may have changed factors in place."""
@@ -177,20 +150,6 @@ def test_an_interrupt_between_callbacks(name: str, path: Path, monkeypatch: pyte
         assert_same(solve(Y, rank, path, **arguments), expected)
 
 
-def test_an_interrupt_of_a_trial(path: Path) -> None:
-    Y, rank, arguments = PROBLEMS["trial"]
-    trial = SecondLooks._trial
-
-    def interrupted(self: Any, *args: Any) -> Any:
-        if trial(self, *args) is not None:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(SecondLooks, "_trial", interrupted)
-        solve(Y, rank, path, **arguments)
-    assert_same(solve(Y, rank, path, **arguments), solve(Y, rank, **arguments))
-
-
 def test_large_data_that_are_computed_roughly(path: Path) -> None:
     problem = planted((1100, 960), rank=2, outlier_fraction=0.1, random_state=3)
     rough: list[bool] = []
@@ -211,67 +170,6 @@ def test_large_data_that_are_computed_roughly(path: Path) -> None:
         assert_same(solve(problem.Y, 2, path), expected)
     # Second looks may come before the next pass.
     assert taken_up == [np.float32]
-
-
-def numbers(thing: Any) -> dict[str, Any]:
-    """Return the plain numbers that an object carries."""
-    return {name: value for name, value in vars(thing).items() if isinstance(value, int | float | list | tuple)}
-
-
-def test_every_part_survives_the_file(path: Path) -> None:
-    """With numbers that are not those of the beginning."""
-    matrix, rng = DenseMatrix(NOISY.Y), np.random.default_rng(0)
-    L, R = rng.standard_normal((130, 2)), np.asfortranarray(rng.standard_normal((110, 2)))
-    result = take_pass(matrix, L, R, levels("hard", 1.0), None)
-    facts = Survey(result.kept_by_row + 1, result.kept_by_column + 2, 3.5)
-    ends = [End(Components(L, R, 1), result, 0.1, "tol", True, False, 2.0), End(Components(R, L, 2), result, 0.2, "a")]
-
-    def parts() -> tuple[Any, ...]:
-        thresholds = AdaptiveThresholds(Schedule.load("default"), draw_sample(matrix, rng), matrix)
-        looks = SecondLooks(matrix, facts, thresholds, rng, frozenset(), None)
-        return thresholds, AdaptiveStopping(1e-6, facts, np.float64), looks, Standstill(matrix, thresholds.sample, 0.1)
-
-    used, fresh = parts(), parts()
-    thresholds, stopping, looks, standstill = used
-    for k in (1, 2):
-        thresholds.at(k, L, R, patient=False)
-        stopping.verdict(0.1 * k, 0.9, np.ones(2), 0.3, settled=False)
-        thresholds.sharpen(L, R, 1.0)
-    thresholds.at(3, L, R, patient=False)
-    thresholds.settled = True
-    looks._rescues, looks._trials, looks._before_trial, looks._first_end = 1, 2, *ends
-    standstill.reached((L, R), Cut(1.0, np.arange(130.0), 0.0), (L, R))
-    state = {str(index): part.state() for index, part in enumerate(used)}
-    # Rows that are fitted anew are so in place.
-    assert not np.shares_memory(state["2"]["before_trial"]["parts"]["L"], L)
-    writer = module.Checkpoint(path, {})
-    writer.keep(state)
-    writer.save()
-    saved = module.Checkpoint(path, {}).load()
-    assert saved is not None
-    for index, (one, other) in enumerate(zip(used, fresh, strict=True)):
-        other.restore(saved[str(index)])
-        np.testing.assert_equal(numbers(other), numbers(one))
-        np.testing.assert_equal(other.state(), state[str(index)])
-    # Sums depend on the order in memory.
-    assert saved["2"]["before_trial"]["parts"]["R"].flags.f_contiguous
-
-
-def test_precision_is_restored() -> None:
-    from lrpca.solvers.loop import _precision, _restore_precision
-
-    for dtype in (np.float32, np.float64, np.complex128, np.uint8):
-        for prepare in (lambda m: None, lambda m: m.compute_roughly(True), lambda m: m.compute_exactly()):
-            one, other = DenseMatrix(np.ones((4, 3), dtype)), DenseMatrix(np.ones((4, 3), dtype))
-            prepare(one)
-            before = one.arithmetic
-            state = _precision(one)
-            assert one.arithmetic == before
-            _restore_precision(other, state)
-            assert other.arithmetic == before
-            for matrix in (one, other):
-                matrix.compute_roughly(True)
-            assert one.arithmetic == other.arithmetic
 
 
 # ------------------------------------------------------------------------------------------ kills
@@ -303,23 +201,6 @@ def test_a_killed_process(path: Path) -> None:
     assert_same(got, solve(EXACT.Y, RANK))
     assert 1 < seen[0] <= got.n_iter
     assert not path.exists()
-
-
-def test_how_often_it_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    save = module.Checkpoint.save
-
-    def counted(self: Any) -> None:
-        written.append(len(self._kept["history"]) if self._kept else -1)
-        save(self)
-
-    monkeypatch.setattr(module.Checkpoint, "save", counted)
-    solve(EXACT.Y, RANK, path)
-    assert len(written) <= 2  # a run of a few milliseconds
-    written.clear()
-    monkeypatch.setattr(module, "_PAUSE", 0.0)  # all iterations are slow
-    d = solve(EXACT.Y, RANK, path)
-    assert written == list(range(d.n_iter + 1))  # the start, too
 
 
 # ------------------------------------------------------------------------------------------ ends

@@ -88,10 +88,3 @@ def test_in_noise_the_error_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(adaptive, "_LARGE", 1 << 40)
     full = problem.error(decompose(problem.Y, RANK).low_rank)
     assert rough == pytest.approx(full, rel=1e-3)
-
-
-def test_infinite_entries_are_named() -> None:
-    Y = make().Y.copy()
-    Y[3, 4] = np.inf
-    with pytest.raises(ValueError, match=r"Y\[3, 4\]=inf"):
-        decompose(Y, RANK)

@@ -13,8 +13,7 @@ import lrpca.kernels.threads
 from lrpca import Decomposition, decompose
 from lrpca.matrices import sample as sampling
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import choose_block, draw_sample, grouped, observed_share
-from lrpca.matrices.sparse import SparseMatrix
+from lrpca.matrices.sample import choose_block, draw_sample, observed_share
 from lrpca.solvers.cross import Band, Peak, _Regression, cross_sides, draw_cross, regress
 from lrpca.solvers.methods import pays_to_sample
 from lrpca.testing import Problem, planted
@@ -87,24 +86,6 @@ def test_with_noise_two_passes_lead_where_the_full_method_does(changes: dict[str
     assert problem.error(d.low_rank) < 1.03 * problem.error(full.low_rank)
     # What the passes are for: the sampled answer alone is worse.
     assert problem.error(states[0].L @ states[0].R.T) > 1.5 * problem.error(full.low_rank)
-
-
-def test_fortran_order_and_uint8() -> None:
-    np.testing.assert_allclose(
-        solve(np.asfortranarray(NOISY.Y)).low_rank, solve(NOISY.Y).low_rank, atol=1e-5 * np.abs(NOISY.X).max()
-    )
-    X = 128 + 20 * PLAIN.X / np.std(PLAIN.X)
-    Y = np.clip(np.round(128 + 20 * PLAIN.Y / np.std(PLAIN.X)), 0, 255).astype(np.uint8)
-    d, full = solve(Y, RANK + 1), decompose(Y, RANK + 1)
-    errors = [np.linalg.norm(one.low_rank - X) for one in (d, full)]
-    assert d.reason == "noise_floor" and d.n_reads < 3 and errors[0] < 1.05 * errors[1]
-
-
-def test_a_mask_says_the_same_as_nan() -> None:
-    problem = make(noise=0.01, missing=0.2)
-    observed = np.isfinite(problem.Y)
-    d = solve(np.where(observed, problem.Y, 77), mask=observed)
-    np.testing.assert_array_equal(d.L, solve(problem.Y).L)
 
 
 def test_the_diagnosis_counts_every_entry_once_y_was_read() -> None:
@@ -221,18 +202,6 @@ def test_outliers_in_blocks_are_no_component() -> None:
     assert d.reason == "noise_floor" and "fallback" not in d.settings and NOISY.error(d.low_rank) < 1.2e-3
 
 
-def test_infinite_entries_are_refused_where_they_are_met() -> None:
-    Y = NOISY.Y.copy()
-    Y[500, 400] = np.inf
-    with pytest.raises(ValueError, match=r"Y\[500, 400\]=inf is not finite"):
-        solve(Y)
-    for place in ((slice(None), 400), (500, slice(None))):
-        Y = PLAIN.Y.copy()
-        Y[place] = -np.inf
-        with pytest.raises(ValueError, match=r"Y\[\d+, 400\]=-inf|Y\[500, \d+\]=-inf"):
-            solve(Y)
-
-
 # ------------------------------------------------------------------------------------------ limits
 
 
@@ -265,25 +234,7 @@ def test_no_tolerance_passes_on() -> None:
     assert changes[0] is None and all(b < 0.5 * a for a, b in zip(changes[1:4], changes[2:5], strict=True))
 
 
-def test_the_number_of_threads_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = solve(NOISY.Y)
-    monkeypatch.setattr(lrpca.kernels.threads, "thread_count", lambda: 1)
-    np.testing.assert_array_equal(solve(NOISY.Y).L, many.L)
-
-
 # ------------------------------------------------------------------------------------------ samples in groups
-
-
-def test_groups_are_whole_and_drawn_once() -> None:
-    rng = np.random.default_rng(0)
-    for n, count in ((1000, 100), (1003, 99), (50, 49), (17, 40), (16, 1)):
-        indices = grouped(n, count, rng)
-        assert len(indices) == min(n, count) and (np.diff(indices) > 0).all() and 0 <= indices[0] <= indices[-1] < n
-        starts = indices[np.flatnonzero(np.diff(indices, prepend=-2) != 1)]
-        assert (starts % 16 == 0).all()
-    # Every index comes up as often as the others.
-    counts = np.bincount(np.concatenate([grouped(40, 8, rng, group=4) for _ in range(3000)]), minlength=40)
-    assert (np.abs(counts - 600) < 6 * np.sqrt(600)).all()
 
 
 def test_large_matrices_are_sampled_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,24 +282,6 @@ def test_solutions_of_large_matrices_are_as_good(monkeypatch: pytest.MonkeyPatch
         assert d.converged and d.rank == RANK and NOISY.error(d.low_rank) < 1.1e-3
     d = decompose(PLAIN.Y, RANK, method="accaltproj")
     assert d.converged and PLAIN.error(d.low_rank) < 3e-6
-
-
-def test_submatrices() -> None:
-    import scipy.sparse
-
-    rng = np.random.default_rng(0)
-    Y, mask = rng.standard_normal((30, 20)), rng.random((30, 20)) < 0.5
-    rows, columns = np.array([1, 2, 3, 17]), np.array([0, 4, 5, 19])
-    for matrix in (
-        DenseMatrix(Y, mask),
-        DenseMatrix(np.asfortranarray(Y), mask),
-        SparseMatrix(scipy.sparse.csr_matrix(Y), mask),
-    ):
-        part = matrix.submatrix(rows, columns)
-        np.testing.assert_array_equal(part.array, Y[np.ix_(rows, columns)])
-        np.testing.assert_array_equal(part.mask, mask[np.ix_(rows, columns)])
-        for indices in (columns, np.arange(3, 15), slice(2, 5)):
-            np.testing.assert_array_equal(matrix.take_columns(indices).array, Y[:, indices].T)
 
 
 # ------------------------------------------------------------------------------------------ auto

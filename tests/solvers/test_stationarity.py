@@ -9,9 +9,6 @@ import pytest
 
 import lrpca
 from lrpca.core.influence import apply, levels
-from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import draw_sample
-from lrpca.solvers.stationarity import Cut, Standstill
 
 LIMIT = 1e-2
 RANK = 2
@@ -82,34 +79,6 @@ def test_scaledgd_ends_when_what_it_sparsified_stands_still(frames: Any) -> None
     assert max(change(X[-3], X[-2]), change(*before)) > 0.9 * LIMIT
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.filterwarnings("ignore::lrpca.ConvergenceWarning", "ignore::lrpca.DiagnosisWarning")
-def test_scaledgd_tells_what_it_sparsified(frames: Any, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Any, Cut]] = []
-    monkeypatch.setattr(Standstill, "reached", lambda self, before, cut, after: seen.append((before, cut)))
-    options = {"alpha": 0.1, "gamma": 1.5, "change": LIMIT}
-    Y = np.asarray(frames, order=order)
-    lrpca.decompose(Y, RANK, method="scaledgd", tol=0, max_iter=3, options=options)
-    (L, R), cut = seen[-1]
-    D = frames - L @ R.T
-    rejected = np.abs(D) > np.maximum(cut.rows[:, None], cut.columns)
-    expected = sparsified(D, 0.15) != 0
-    # Levels are entries of D, which rounding in single precision may move across.
-    assert np.count_nonzero(rejected != expected) <= 3 and 0.05 < expected.mean() < 0.15
-
-
-def test_x_must_stand_still_too() -> None:
-    rng = np.random.default_rng(0)
-    L, R = rng.normal(size=(60, RANK)), rng.normal(size=(50, RANK))
-    matrix = DenseMatrix(L @ R.T + 10 * (rng.random((60, 50)) < 0.1))
-    cut = Cut.of(levels("hard", 1.0))
-    for moved, resting in ((1.2, False), (1.05, True)):
-        rule = Standstill(matrix, draw_sample(matrix, rng), 0.1)
-        # The same S twice, and X on the move.
-        assert not rule.reached((L, R), cut, (L, R))
-        assert rule.reached((L, R), cut, (moved * L, R)) == resting
-
-
 def sparsified(D: Any, share: float) -> Any:
     """Return T(D): what is among the largest share of its row and of its column."""
     size = np.abs(D)
@@ -118,40 +87,6 @@ def sparsified(D: Any, share: float) -> Any:
         k = int(share * D.shape[axis] + 1e-9)
         kept &= size >= np.flip(np.sort(size, axis=axis), axis=axis).take([k - 1], axis=axis)
     return np.where(kept, D, 0)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.complex128])
-@pytest.mark.parametrize("missing", [False, True])
-def test_change_of_sparse_part_is_that_of_the_matrices(dtype: Any, missing: bool) -> None:
-    rng = np.random.default_rng(0)
-    n1, n2 = 70, 90
-    Y = rng.integers(0, 255, (n1, n2)).astype(dtype)
-    if dtype == np.complex128:
-        Y = Y + 1j * rng.integers(0, 255, (n1, n2))
-    mask = rng.random((n1, n2)) < 0.8 if missing else None
-    matrix = DenseMatrix(Y, mask)
-    rule = Standstill(matrix, draw_sample(matrix, rng), 0.1)
-    splits, made = [], []
-    for cut in (Cut.of(levels("soft", 40.0)), Cut(np.inf, rng.uniform(50, 90, n1), rng.uniform(0, 120, n2))):
-        L, R = rng.normal(5, 1, (n1, 3)), rng.normal(5, 1, (n2, 3))
-        D = Y - L @ R.T
-        size = np.abs(D)
-        inside = size <= np.maximum(np.broadcast_to(cut.rows, n1)[:, None], np.broadcast_to(cut.columns, n2))
-        made.append(np.where(inside, D - D * np.minimum(1, cut.clip / size), D)[slice(None) if mask is None else mask])
-        splits.append(((L, R), cut))
-    assert rule._change(*splits) == pytest.approx(change(*made), rel=1e-5)
-    everything = rule._sampled(*splits[1])
-    assert np.linalg.norm(everything) == pytest.approx(np.linalg.norm(made[1]), rel=1e-6)  # small enough to be whole
-
-
-def test_never_met_while_nothing_is_in_s() -> None:
-    rng = np.random.default_rng(0)
-    factors = rng.normal(size=(60, RANK)), rng.normal(size=(50, RANK))
-    matrix = DenseMatrix(factors[0] @ factors[1].T)
-    for threshold, resting in ((1e9, False), (1e-20, True)):
-        rule = Standstill(matrix, draw_sample(matrix, rng), 0.5)
-        cut = Cut.of(levels("hard", threshold))
-        assert [rule.reached(factors, cut, factors) for _ in range(3)] == [False, resting, resting]
 
 
 def test_refused_where_it_cannot_be_told(frames: Any) -> None:

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.kernels.threads import Threads
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.tables.imputation import _measure_quantiles, _noise_variances, _start, posterior_mean
+from lrpca.tables.imputation import posterior_mean
 from lrpca.testing import Problem, planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,82 +242,6 @@ def test_posterior_mean_knows_no_scale_no_order_of_memory_and_no_threads(monkeyp
     # Rows are solved before columns; at rest that makes no difference worth speaking of.
     L, R = posterior_mean(DenseMatrix(problem.Y.T), d.R, d.L, *scales)
     assert rms(R @ L.T - X, ~problem.observed) < 0.1 * rms(X - problem.X, ~problem.observed)
-
-
-def test_noise_levels_are_pooled_by_what_they_have_in_common() -> None:
-    rng = np.random.default_rng(0)
-    freedom = np.full(400, 50.0)
-    chance = rng.chisquare(50, 400) / 50
-    same, unit = _noise_variances(3.0 * chance, freedom)
-    assert np.ptp(np.log(same)) < 0.3 * np.ptp(np.log(chance)) and unit == pytest.approx(3.0, rel=0.03)
-    true = np.exp(rng.standard_normal(400))
-    own, unit = _noise_variances(true * chance, freedom)
-    # What is left is the spread of a χ² of 50 degrees of freedom, 0.2.
-    assert np.std(np.log(own * unit / true)) < 0.22
-    # Rounding of a row that is fitted exactly, and nothing but that.
-    own, _ = _noise_variances(np.where(np.arange(400) == 3, -1e-9, true * chance), freedom)
-    assert own[3] == own.min() > 0
-    assert (_noise_variances(np.full(400, -1e-9), freedom)[0] == 1).all()
-
-
-def test_a_row_with_a_component_of_its_own_is_not_taken_for_exact() -> None:
-    rng = np.random.default_rng(0)
-    L, R = rng.standard_normal((100, 2)), rng.standard_normal((120, 2))
-    noise = 0.1 * rng.standard_normal((100, 120))
-    noise[0] *= 300.0
-    # A component that only the noisy row uses has fitted most of its entries exactly, and left the others.
-    own = np.where(np.arange(120) % 10 < 6, noise[0], 0.0)
-    rows, columns = _start(np.column_stack([L, np.eye(100)[0]]), np.column_stack([R, own]), 0.1)
-    threads = Threads()
-    _measure_quantiles(DenseMatrix(L @ R.T + noise).take_rows, rows, columns, threads)
-    threads.close()
-    assert rows.variance[0] > 1e3 * np.median(rows.variance)
-
-
-def test_hidden_stretches_have_the_lengths_and_the_share_they_are_said_to_have(scripts: SimpleNamespace) -> None:
-    rng = np.random.default_rng(0)
-    hidden = scripts.imputation.hide((200, 500), "column stretches", 0.3, rng)
-    assert 0.3 <= hidden.mean() < 0.301
-    edges = np.diff(np.pad(hidden, ((1, 1), (0, 0))).astype(int), axis=0)
-    lengths = np.concatenate([np.flatnonzero(e == -1) - np.flatnonzero(e == 1) for e in edges.T])
-    assert lengths.min() >= 20
-    assert abs(scripts.imputation.hide((200, 500), "random", 0.3, rng).mean() - 0.3) < 0.01
-    rows = scripts.imputation.hide((200, 500), "row stretches", 0.3, np.random.default_rng(1))
-    columns = scripts.imputation.hide((500, 200), "column stretches", 0.3, np.random.default_rng(1))
-    np.testing.assert_array_equal(rows, columns.T)
-
-
-def test_outliers_are_only_where_entries_are_shown_and_scores_only_where_hidden(scripts: SimpleNamespace) -> None:
-    truth = planted((80, 90), rank=2, outlier_fraction=0.0, offset=5.0).Y
-    truth[3, 4] = np.nan
-    case = scripts.imputation.Case("made up", "random", 0.3, 0.1, False, 0)
-    task = scripts.imputation.make_task(case, truth)
-    shown = ~np.isnan(task.shown)
-    np.testing.assert_array_equal(shown, ~task.hidden & ~np.isnan(truth))
-    added = (task.shown - truth)[shown]
-    spoiled = added != 0
-    assert abs(spoiled.mean() - 0.1) < 0.001
-    unit = np.abs(truth[shown]).mean()
-    assert 5 * unit * (1 - 1e-9) <= added[spoiled].min() and added[spoiled].max() <= 10 * unit * (1 + 1e-9)
-    # Off by one standard deviation in half of the hidden entries; elsewhere nothing counts.
-    filled = np.where(task.hidden, truth, 1e6)
-    rows, columns = np.nonzero(task.hidden)
-    half = len(rows) // 2
-    filled[rows[:half], columns[:half]] += np.nanstd(truth)
-    rmse, mae = task.errors(filled)
-    assert rmse == pytest.approx(np.sqrt(half / len(rows)))
-    assert mae == pytest.approx(half / len(rows))
-
-
-def test_finished_cells_are_kept_and_measured_again_on_request(scripts: SimpleNamespace, tmp_path: Path) -> None:
-    path, case = tmp_path / "cells.jsonl", scripts.imputation.Case("made up", "random", 0.3, 0.0, False, 7)
-    first = scripts.imputation.Cells(path, [])
-    first.add(case, "KNN 5 by row", 0.5, 0.25, 1.0)
-    first.add(case, "lrpca auto", 0.125, 0.0625, 1.0)
-    second = scripts.imputation.Cells(path, ["lrpca"])
-    assert second.has(case, "KNN 5 by row") and not second.has(case, "lrpca auto")
-    assert second.mean(case.key, "KNN 5 by row", "rmse", [7]) == 0.5
-    assert second.mean(case.key, "KNN 5 by row", "rmse", [7, 8]) is None
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed (extra sklearn)")

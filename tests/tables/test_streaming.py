@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import lrpca
 from lrpca.tables.streaming import SubspaceTracker
-from lrpca.tables.streaming.memory import leading
 
 Truth = Callable[[int], Any]
 
@@ -140,27 +138,6 @@ def test_batches_do_not_matter() -> None:
             np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
 
 
-def test_ends_of_blocks_are_equal_to_the_last_bit() -> None:
-    Y, _ = stream(192, 40, 2, noise=0.05, seed=4)
-    trackers = [SubspaceTracker(40, 2), SubspaceTracker(40, 2)]
-    trackers[0].update(Y)
-    for row in Y:
-        trackers[1].update(row[None])
-    assert np.array_equal(trackers[0].components, trackers[1].components)
-    assert np.array_equal(trackers[0].mean, trackers[1].mean)
-
-
-def test_every_row_counts_at_once() -> None:
-    Y, _ = stream(210, 40, 2, noise=0.05, seed=5)
-    tracker = SubspaceTracker(40, 2)
-    tracker.update(Y[:200])
-    before, rows = tracker.mean, tracker.effective_rows
-    tracker.update(Y[200:])
-    assert tracker.effective_rows == rows + 10
-    # The mean of 210 rows moves by about 10 / 210 of a row.
-    assert 0.001 < np.abs(tracker.mean - before).max() < 1
-
-
 def test_components_grow_with_the_rows() -> None:
     Y, _ = stream(100, 30, 4, outliers=0.0, seed=6)
     tracker = SubspaceTracker(30, 4)
@@ -197,16 +174,6 @@ def test_weight_counts_like_equal_rows() -> None:
     np.testing.assert_array_equal(silent.components, unweighted.components)
 
 
-def test_forgetting_factor_is_the_weight_kept_by_row() -> None:
-    Y, _ = stream(300, 50, 2, noise=0.01, seed=8)
-    tracker = SubspaceTracker(50, 2, forgetting_factor=0.95)
-    tracker.update(Y)
-    assert tracker.n_rows_seen == 300
-    # The first block, of 64 rows, is solved as a batch.
-    expected = (1 - 0.95**236) / 0.05 + 64 * 0.95**236
-    assert tracker.effective_rows == pytest.approx(expected, rel=1e-9)
-
-
 def test_going_on_from_a_model() -> None:
     Y, truth = stream(1200, 50, 3, noise=0.02, seed=9)
     first = SubspaceTracker(50, 3)
@@ -217,16 +184,6 @@ def test_going_on_from_a_model() -> None:
     tracker.update(Y[600:])
     assert tracker.n_rows_seen == tracker.effective_rows == 1200
     assert angle_to(truth(0), tracker.components) < 0.85 * angle_to(truth(0), first.components)
-
-
-def test_pickled_tracker_goes_on_alike() -> None:
-    Y, _ = stream(300, 40, 2, noise=0.05, seed=10)
-    tracker = SubspaceTracker(40, 2, random_state=np.random.default_rng(1))
-    tracker.update(Y[:150])
-    other = pickle.loads(pickle.dumps(tracker))
-    tracker.update(Y[150:])
-    other.update(Y[150:])
-    np.testing.assert_array_equal(tracker.components, other.components)
 
 
 def test_rows_that_say_nothing_change_nothing() -> None:
@@ -260,24 +217,6 @@ def test_columns_of_much_noise_do_not_become_components() -> None:
     assert angle_to(truth(0), tracker.components) < 0.1
 
 
-@pytest.mark.parametrize("n2", [1, 2, 3])
-def test_few_columns(n2: int) -> None:
-    rng = np.random.default_rng(0)
-    tracker = SubspaceTracker(n2, n2)
-    for _ in range(5):
-        tracker.update(rng.standard_normal((50, n2)))
-    assert np.isfinite(tracker.components).all()
-    np.testing.assert_allclose(tracker.components @ tracker.components.T, np.eye(n2), atol=1e-12)
-
-
-@pytest.mark.parametrize("value", [0.0, 3.0])
-def test_constant_rows(value: float) -> None:
-    tracker = SubspaceTracker(10, 2)
-    tracker.update(np.full((200, 10), value))
-    np.testing.assert_allclose(tracker.mean, value, atol=1e-9)
-    np.testing.assert_allclose(tracker.singular_values, 0, atol=1e-6)
-
-
 def test_too_many_components_do_no_harm() -> None:
     Y, truth = stream(800, 60, 2, seed=13)
     tracker = SubspaceTracker(60, 5)
@@ -296,15 +235,6 @@ def test_number_of_components_is_found() -> None:
     share = SubspaceTracker(60, 0.8)
     share.update(Y)
     np.testing.assert_allclose(share.components, tracker.components[:2], atol=1e-12)
-
-
-def test_leading_directions_of_long_rows_are_accurate() -> None:
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((20, 8)) * np.logspace(0, -4, 8) @ np.linalg.qr(rng.standard_normal((500, 8)))[0].T
-    values, V = leading(A, 8)
-    np.testing.assert_allclose(values, np.linalg.svd(A, compute_uv=False)[:8], rtol=1e-9)
-    np.testing.assert_allclose(V @ V.T, np.eye(8), atol=1e-12)
-    np.testing.assert_allclose(A @ V.T @ V, A, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +272,3 @@ def test_bad_rows_are_refused_and_leave_the_tracker_alone(rows: Any, weight: Any
     with pytest.raises(ValueError, match=message):
         tracker.update(rows, weight)
     assert tracker.n_rows_seen == 0
-
-
-def test_parts_of_a_model_must_fit() -> None:
-    with pytest.raises(ValueError, match="do not belong together"):
-        SubspaceTracker.from_model(np.zeros(4), np.eye(2, 5), np.ones(2), 10, 0.1)

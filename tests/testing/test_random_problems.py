@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import lrpca
 from lrpca.testing import random_problem
 from lrpca.testing.random_problems import GAP_LAWS, LOW_RANK_LAWS, NOISE_LAWS, OUTLIER_LAWS, SIDES
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TABLES = {"low_rank": LOW_RANK_LAWS, "outliers": OUTLIER_LAWS, "noise": NOISE_LAWS, "gaps": GAP_LAWS}
-
-
-@pytest.fixture
-def baseline(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("baseline")
 
 
 @pytest.mark.parametrize(("part", "law"), [(part, law) for part, table in TABLES.items() for law in table])
@@ -92,34 +81,3 @@ def test_explained_entries_are_those_within_the_noise() -> None:
 def test_bad_parts_are_named(fixed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_problem(0, **fixed)
-
-
-def test_baseline_stores_and_compares(tmp_path: Path, baseline: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "baseline.json"
-    # In this process: two problems need no workers.
-    rows = baseline.run_random(baseline.RandomJob([5, 12]))
-    assert [row["seed"] for row in rows] == [5, 12]
-    assert rows[0]["recovered"]
-    fields = list(rows[0])
-    section = {"figures": {"all": {"recovered %": 100}}, "fields": fields, "rows": [list(row.values()) for row in rows]}
-    file.write_text(baseline._compact({"random": section}))
-    assert json.loads(file.read_text())["random"] == section
-    worse = tmp_path / "worse.json"
-    lost = [[False if name == "recovered" else cell for name, cell in row.items()] for row in rows * 3]
-    same = [[True if name == "recovered" else cell for name, cell in row.items()] for row in rows * 3]
-    file.write_text(baseline._compact({"random": section | {"rows": same}}))
-    worse.write_text(baseline._compact({"random": section | {"figures": {"all": {"recovered %": 0}}, "rows": lost}}))
-    assert baseline.main(["--compare", str(file), str(file)]) == 0
-    assert baseline.main(["--compare", str(file), str(worse)]) == 1
-    assert "recovered: 6 worse, 0 better of 6  WORSE" in capsys.readouterr().out
-
-
-def test_a_false_claim_is_counted(baseline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed, other = 12, lrpca.testing.planted(random_problem(12).Y.shape, rank=1, random_state=1)
-    assert not baseline._judge(seed)["false"]
-    answer = lrpca.decompose(other.Y, 1)
-    assert answer.converged
-    monkeypatch.setattr(lrpca, "decompose", lambda *given, **named: answer)
-    row = baseline._judge(seed)
-    assert row["false"]
-    assert not row["recovered"]

@@ -11,7 +11,6 @@ import pytest
 
 from lrpca.datasets import street_scene
 from lrpca.video import open_frames, separate
-from lrpca.video.sample_buffer import WIDEST_SPACING, SampleBank
 from lrpca.video.writing import VideoFile, save_picture
 from tests.helpers.video_scenes import Box, Clip, crossing, f_score, ground, interior, one_by_one, render, staying
 
@@ -306,35 +305,6 @@ def test_backgrounds_of_all_windows_can_be_asked_for():
 def test_large_frames_are_downscaled_unasked():
     result = separate(np.full((3, 700, 900), 90, np.uint8))
     assert result.downscale == 2 and result.masks.shape == (3, 700, 900)
-
-
-def test_the_bank_spreads_its_samples():
-    bank = SampleBank(1)
-    for t in range(5000):
-        if not bank.times or t >= bank.times[-1] + bank.spacing:
-            bank.add(np.array([t % 256], np.uint8), np.array([(t + 1) % 256], np.uint8), t)
-        if t in (100, 1000, 2500):  # not full at the widest spacing yet: all that was seen has its say
-            assert bank.times[0] == 0 and np.ptp(np.diff(bank.times)) <= bank.spacing
-    samples, followers = bank.filled
-    assert len(bank) <= bank.capacity and bank.spacing <= WIDEST_SPACING
-    assert np.array_equal(samples[:, 0], np.mod(bank.times, 256))
-    assert np.array_equal(followers[:, 0], np.mod(np.add(bank.times, 1), 256))
-    gaps = np.diff(bank.times)
-    assert gaps.min() > 0 and bank.times[-1] > 5000 - 2 * WIDEST_SPACING
-    assert gaps.max() <= 2 * WIDEST_SPACING and len(bank) >= bank.capacity // 2
-
-
-def test_a_window_replaces_half_of_the_bank_at_most():
-    bank = SampleBank(1)
-    bank.capacity = 40
-    for first in range(0, 400, 100):
-        frames = (np.arange(first, first + 100, dtype=np.int64) % 256).astype(np.uint8)[:, None]
-        before = set(bank.times)
-        taken = bank.add_window(frames, first)
-        assert taken <= (40 if first == 0 else 20) and bank.times == sorted(bank.times)
-        assert first == 0 or before & set(bank.times)
-    samples, _ = bank.filled
-    assert np.array_equal(samples[:, 0], np.mod(bank.times, 256))
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

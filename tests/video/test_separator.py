@@ -117,15 +117,6 @@ def test_downscaled_masks_have_full_size():
     assert masks[40:][interior(clip.truth[40:]) & ~ignored].mean() / 255 > 0.9
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.5, 1, -1])
-def test_learning_rates(rate, clip):
-    separator = Separator()
-    masks = feed(separator, clip.frames[:25], learning_rate=rate)
-    assert separator.n_frames == 25 and not masks[0].any()
-    if rate == -1:
-        assert np.array_equal(masks, feed(Separator(), clip.frames[:25]))
-
-
 def test_a_higher_rate_forgets_sooner():
     clip = render(80, boxes=[Box(staying(20, 30, 40), size=(20, 12), colour=220)])
     times = []
@@ -167,14 +158,6 @@ def test_after_the_frost_it_learns_on_as_if_nothing_had_been(clip, learnt):
     feed(frozen, render(30, seed=9).frames, learning_rate=0)
     assert np.array_equal(feed(frozen, clip.frames[60:90]), feed(other, clip.frames[60:90]))
     assert_same_state(state_of(frozen), state_of(other))
-
-
-def test_learning_does_change_the_state(clip, learnt):
-    separator = copy.deepcopy(learnt[0])
-    feed(separator, clip.frames[60:90])
-    before, after = state_of(learnt[0]), state_of(separator)
-    assert after["times"][-1] > 80 > before["times"][-1]
-    assert not np.array_equal(before["scene_panels"], after["scene_panels"])
 
 
 def test_frozen_from_the_first_frame(clip):
