@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lrpca
+from tests.helpers.python import run_python
 
 HEAVY = (
     "av",
@@ -43,26 +44,18 @@ OPTIONAL = (
 )
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 0.3
-# On a busy machine most attempts measure the other processes, so one quick import out of many is proof enough.
-ATTEMPTS = 20
-
-
-def _run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 def test_import_loads_no_heavy_module() -> None:
-    loaded = json.loads(_run("import json, sys, lrpca; print(json.dumps(sorted(sys.modules)))"))
+    loaded = json.loads(run_python("import json, sys, lrpca; print(json.dumps(sorted(sys.modules)))"))
     assert "lrpca" in loaded
     assert not [name for name in loaded if name.split(".")[0] in HEAVY]
 
 
 def test_import_is_quick() -> None:
-    code = "import time; start = time.perf_counter(); import lrpca; print(time.perf_counter() - start)"
-    seconds: list[float] = []
-    while len(seconds) < ATTEMPTS and min(seconds, default=LIMIT_SECONDS) >= LIMIT_SECONDS:
-        seconds.append(float(_run(code)))
-    assert min(seconds) < LIMIT_SECONDS, f"the quickest of {ATTEMPTS} imports took {min(seconds):.3f} s"
+    # Time of the processor: on a busy machine a clock on the wall measures the other processes.
+    code = "import time; start = time.process_time(); import lrpca; print(time.process_time() - start)"
+    assert min(float(run_python(code)) for _ in range(3)) < LIMIT_SECONDS
 
 
 def test_public_names_resolve() -> None:

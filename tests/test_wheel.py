@@ -44,7 +44,9 @@ def environment(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True)
     constraints = ROOT / "constraints.txt"
-    installed = _run(folder / "bin/python", "-m", "pip", "install", "-c", constraints, wheel.path, cwd=folder)
+    installed = _run(
+        folder / "bin/python", "-m", "pip", "install", "--retries", "1", "-c", constraints, wheel.path, cwd=folder
+    )
     if installed.returncode and NO_NETWORK.search(installed.stdout + installed.stderr):
         pytest.skip("the package index cannot be reached, so the wheel cannot be installed")
     assert installed.returncode == 0, installed.stdout + installed.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,6 @@ from lrpca.testing import planted
 torch = pytest.importorskip("torch")
 
 from tests.helpers.batch_stacks import solve_as_on_a_gpu, stack_of  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch's threads from waiting for each other where several tests run at once."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 # ------------------------------------------------------------------------------------------ one by one
 

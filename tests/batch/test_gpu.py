@@ -11,27 +11,19 @@ import lrpca
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch")
+
+from tests.helpers.batch_stacks import distance, stack_of  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
 
-def stack_of(count: int, shape: tuple[int, int] = (90, 50), **planting: Any) -> Any:
-    """Return a stack (count, n1, n2) of planted problems in single precision."""
-    planting = {"rank": 2, "outlier_fraction": 0.1} | planting
-    return np.stack([planted(shape, random_state=i, **planting).Y for i in range(count)]).astype(np.float32)
-
-
-def distance(one: Any, other: Any) -> Any:
-    """Return ‖X - X'‖ / ‖X'‖ of every problem."""
-    return np.linalg.norm(one - other, axis=(1, 2)) / np.linalg.norm(other, axis=(1, 2))
-
-
 @pytest.mark.parametrize("planting", [{}, {"missing": 0.3}, {"outlier_fraction": 0.3}, {"rank": 3, "condition": 50.0}])
 @pytest.mark.parametrize("more", [0, 2])
 def test_problems_without_noise(planting: dict[str, Any], more: int) -> None:
-    Ys = stack_of(12, **planting)
+    Ys = stack_of(12, (90, 50), **planting)
     rank = planting.get("rank", 2) + more
     there = lrpca.decompose_batch(torch.from_numpy(Ys).cuda(), rank)
     here = lrpca.decompose_batch(Ys, rank)
@@ -44,7 +36,7 @@ def test_problems_without_noise(planting: dict[str, Any], more: int) -> None:
 
 @pytest.mark.parametrize("planting", [{"noise": 0.01}, {"noise": 0.05, "missing": 0.3}])
 def test_noisy_problems(planting: dict[str, Any]) -> None:
-    Ys = stack_of(12, **planting)
+    Ys = stack_of(12, (90, 50), **planting)
     there, here = lrpca.decompose_batch(torch.from_numpy(Ys).cuda(), 2), lrpca.decompose_batch(Ys, 2)
     truth = np.stack([planted((90, 50), random_state=i, rank=2, **planting).X for i in range(12)])
     error = distance(here.low_rank, truth)
@@ -55,7 +47,7 @@ def test_noisy_problems(planting: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fill_values_do_not_hide_the_noise(dtype: Any) -> None:
-    Ys = stack_of(4, noise=0.01).astype(dtype)
+    Ys = stack_of(4, (90, 50), noise=0.01).astype(dtype)
     filled = np.random.default_rng(1).random(Ys.shape) < 0.01
     want, found = (
         lrpca.decompose_batch(torch.from_numpy(np.where(filled, dtype(fill), Ys)).cuda(), 2) for fill in (1e6, 1e37)
@@ -67,14 +59,14 @@ def test_fill_values_do_not_hide_the_noise(dtype: Any) -> None:
 
 
 def test_the_same_call_gives_the_same_bits() -> None:
-    Ys = torch.from_numpy(stack_of(40, noise=0.02)).cuda()
+    Ys = torch.from_numpy(stack_of(40, (90, 50), noise=0.02)).cuda()
     one, other = (lrpca.decompose_batch(Ys, 3) for _ in range(2))
     assert torch.equal(one.L, other.L) and torch.equal(one.R, other.R)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.uint8])
 def test_number_types(dtype: Any) -> None:
-    Ys = torch.from_numpy(stack_of(4, noise=0.02)).double()
+    Ys = torch.from_numpy(stack_of(4, (90, 50), noise=0.02)).double()
     Ys = 120 + 15 * Ys / Ys.abs().mean() if dtype == torch.uint8 else Ys
     found = lrpca.decompose_batch(Ys.to(dtype).cuda(), 3)
     assert found.L.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
@@ -83,7 +75,7 @@ def test_number_types(dtype: Any) -> None:
 
 
 def test_masks_lazy_parts_and_single_problems() -> None:
-    Ys, mask = torch.from_numpy(stack_of(3)).cuda(), torch.rand(90, 50).cuda() < 0.9
+    Ys, mask = torch.from_numpy(stack_of(3, (90, 50))).cuda(), torch.rand(90, 50).cuda() < 0.9
     found = lrpca.decompose_batch(Ys, 2, mask=mask)
     assert torch.equal(found.L, lrpca.decompose_batch(Ys, 2, mask=mask.cpu().numpy()).L)
     assert found.sparse.device.type == "cuda" and not found.outliers[:, ~mask].any()
@@ -95,7 +87,7 @@ def test_masks_lazy_parts_and_single_problems() -> None:
 
 
 def test_arrays_leave_nothing_on_the_device() -> None:
-    Ys = stack_of(3)
+    Ys = stack_of(3, (90, 50))
     lrpca.decompose_batch(torch.from_numpy(Ys).cuda(), 2)  # libraries keep what they need
     before = torch.cuda.memory_allocated()
     found = lrpca.decompose_batch(torch.from_numpy(Ys).cuda(), 2)
@@ -107,7 +99,7 @@ def test_arrays_leave_nothing_on_the_device() -> None:
 
 
 def test_settings_of_the_caller_change_nothing() -> None:
-    Ys = torch.from_numpy(stack_of(3)).cuda()
+    Ys = torch.from_numpy(stack_of(3, (90, 50))).cuda()
     want = lrpca.decompose_batch(Ys, 2)
     with torch.autocast("cuda"), torch.device("cuda"):
         found = lrpca.decompose_batch(Ys, 2)
@@ -117,7 +109,7 @@ def test_settings_of_the_caller_change_nothing() -> None:
 def test_where_torch_is_asked_for_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     # What torch itself asks for then.
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    Ys = torch.from_numpy(stack_of(3, missing=0.1)).cuda()
+    Ys = torch.from_numpy(stack_of(3, (90, 50), missing=0.1)).cuda()
     want = lrpca.decompose_batch(Ys, 2)
     torch.use_deterministic_algorithms(True)
     try:

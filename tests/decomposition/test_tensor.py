@@ -9,7 +9,6 @@ import copy
 import pickle
 import re
 import weakref
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,6 @@ RANK = 3
 
 def small(**changes: Any) -> Problem:
     return planted(**{"shape": (90, 70), "rank": RANK, "outlier_fraction": 0.1, "random_state": 1, **changes})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch's threads from waiting for each other where several tests run at once."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -232,13 +222,6 @@ def test_start_and_weights(problem: Problem, tensor: Any, by_numpy: Any) -> None
     assert near(d.low_rank, want.low_rank, 1e-8)
 
 
-def test_a_start_from_a_result(tensor: Any) -> None:
-    for way in (lambda t: t, TensorMatrix):
-        d = decompose(way(tensor), RANK)
-        again = decompose(way(tensor), RANK, start=(d.L, d.R))
-        assert again.n_iter < d.n_iter and near(again.low_rank, d.low_rank, 1e-7)
-
-
 @pytest.mark.parametrize("way", (lambda t: t, TensorMatrix), ids=("cpu", "device"))
 def test_callbacks_see_tensors(tensor: Any, way: Any) -> None:
     seen: list[Any] = []
@@ -256,19 +239,6 @@ def test_callbacks_see_tensors(tensor: Any, way: Any) -> None:
         assert L.dtype == R.dtype == torch.float32 and (L.shape, R.shape) == ((90, RANK), (70, RANK))
     assert near(seen[-1][0] @ seen[-1][1].T, d.low_rank, 1e-4)
     assert all(isinstance(record.change, float) for record in d.history)
-
-
-@pytest.mark.parametrize("answer", (torch.tensor(True), torch.tensor([True]), np.array(True), np.True_), ids=repr)
-def test_callbacks_may_answer_in_tensors(tensor: Any, answer: Any) -> None:
-    assert decompose(tensor, RANK, callback=lambda state: answer).n_iter == 1
-
-
-def test_other_answers_do_not_stop(tensor: Any) -> None:
-    answers = iter(
-        [torch.tensor(False), torch.tensor(1.0), torch.ones(2, dtype=torch.bool), torch.tensor([]), "yes", 1]
-    )
-    d = decompose(tensor, RANK, callback=lambda state: next(answers, True))
-    assert d.n_iter == 7 and d.reason == "callback"
 
 
 # ------------------------------------------------------------------------------------------ refusals

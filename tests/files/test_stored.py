@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +21,7 @@ from lrpca.matrices.chunked.large import accept_large
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.chunked.progress import Reading
 from lrpca.testing import planted
+from tests.helpers.python import run_python
 from tests.helpers.same_answer import assert_same
 
 h5py = pytest.importorskip("h5py")
@@ -196,23 +194,6 @@ def test_masks_of_rows_and_columns(axis: int, kind: str, tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------ what is read, and how
 
 
-def test_blocks_are_whole_chunks(tmp_path: Path) -> None:
-    matrix = accept(in_zarr(tmp_path, Y))
-    assert isinstance(matrix, ChunkedMatrix)
-    heights, widths = matrix.source.grid.chunks
-    assert len(matrix.source.grid) > 1
-    assert all(height % CHUNKS[0] == 0 for height in heights[:-1])
-    assert all(width % CHUNKS[1] == 0 for width in widths[:-1])
-    assert max(heights) * max(widths) * 4 <= max(SMALL_BLOCKS, 4 * CHUNKS[0] * CHUNKS[1])
-
-
-def test_rectangles_of_a_list_of_files(tmp_path: Path) -> None:
-    stacked = open_paths([in_npy(tmp_path, Y[k : k + 50], f"{k}.npy") for k in range(0, 160, 50)])
-    assert stacked.shape == Y.shape
-    for rows, columns in ((slice(0, 160), slice(0, 120)), (slice(49, 51), slice(3, 4)), (slice(50, 100), slice(0, 5))):
-        np.testing.assert_array_equal(stacked[rows, columns], Y[rows, columns])
-
-
 @pytest.mark.parametrize("limits", ("one", "rows", "columns"))
 def test_outliers_block_by_block(limits: str, tmp_path: Path) -> None:
     d = decompose(Y, RANK)
@@ -283,16 +264,7 @@ print(hashlib.sha256(d.L.tobytes() + d.R.tobytes()).hexdigest(), d.n_reads)
 
 def test_bits_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     in_zarr(tmp_path, Y)
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", _FACTORS, str(tmp_path / "Y.zarr")],
-            env=os.environ | {"NUMBA_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "3")
-    ]
+    found = [run_python(_FACTORS, tmp_path / "Y.zarr", NUMBA_NUM_THREADS=n) for n in ("1", "3")]
     assert found[0] == found[1] != ""
 
 
@@ -329,9 +301,7 @@ def test_memory_does_not_grow_with_the_matrix(tmp_path: Path) -> None:
     for start in range(0, n1, 1000):
         big[start : start + 1000] = pattern
     in_zarr(tmp_path, pattern[:100, :100], "Y-small")
-    arguments = [sys.executable, "-W", "ignore", "-c", _MEMORY, str(tmp_path / "Y"), str(n1), str(n2)]
-    answer = subprocess.run(arguments, env=os.environ, capture_output=True, text=True, check=True).stdout
-    before, most = json.loads(answer)
+    before, most = json.loads(run_python(_MEMORY, tmp_path / "Y", n1, n2, PYTHONWARNINGS="ignore"))
     assert most - before < 0.35 * n1 * n2 * 4
 
 

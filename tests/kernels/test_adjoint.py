@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +12,12 @@ import pytest
 
 from lrpca import Schedule
 from lrpca.core.influence import Levels, levels
+from lrpca.kernels.cpu import TILE
 from lrpca.kernels.reference import Adjoint, dense_adjoint, dense_pass
-from lrpca.matrices import dense, differentiable
+from lrpca.matrices import dense
 from lrpca.matrices.differentiable import DifferentiableMatrix
 from lrpca.testing import planted
+from tests.helpers.layouts import LAYOUTS, MASKS
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
@@ -28,20 +29,9 @@ from lrpca.learn.tensors import prepare  # noqa: E402
 
 KINDS = ("soft", "hard", "redescending")
 DTYPES = ("float32", "float64")
-# Columns the kernel holds in its first-level cache at a time.
-TILE = 768
 # Rounding errors are bounded by a multiple of eps times the sum of the moduli of all terms. The largest multiple seen
 # is a third of this one; one term left out or counted twice exceeds it by orders of magnitude.
 ROUNDINGS = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small matrices gain nothing by threads, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,6 @@ def test_odd_shapes(n: int, other: int, tall: bool) -> None:
 @pytest.mark.parametrize("shape", [(1100, 300), (300, 1100), (513, 1601)])
 def test_many_parts_and_tiles(shape: tuple[int, int], dtype: str) -> None:
     case = make(shape, 6, dtype, missing=0.05)
-    assert len(DifferentiableMatrix(case.Y)._parts(6)) > 1
     for kind in ("soft", "redescending"):
         assert_same(fused(case, levels(kind, 1.0)), specified(case, levels(kind, 1.0)), case)
 
@@ -162,16 +151,6 @@ def test_sums_over_many_rows_are_in_double_precision() -> None:
     assert got.clip == pytest.approx(want.clip, rel=4e-6, abs=1e-6)
 
 
-LAYOUTS = {
-    "Fortran": lambda Y: np.asfortranarray(Y),
-    "both reversed": lambda Y: Y[::-1, ::-1].copy()[::-1, ::-1],
-    "every second row": lambda Y: np.repeat(Y, 2, axis=0)[::2],
-    "every third column": lambda Y: np.repeat(Y, 3, axis=1)[:, ::3],
-    "window": lambda Y: np.pad(Y, ((3, 1), (2, 5)), constant_values=77)[3:-1, 2:-5],
-    "Fortran window": lambda Y: np.asfortranarray(np.pad(Y, 3, constant_values=77))[3:-3, 3:-3],
-}
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(46, 35), (700, 400)])
 def test_any_memory_layout_is_read_and_left_alone(
@@ -184,17 +163,6 @@ def test_any_memory_layout_is_read_and_left_alone(
     case.Y.flags.writeable = False
     assert_same(fused(case, levels("redescending", 1.0)), specified(plain, levels("redescending", 1.0)), plain)
     np.testing.assert_array_equal(case.Y, plain.Y)
-
-
-MASKS = {
-    "entries": lambda shape, rng: rng.random(shape) < 0.7,
-    "rows": lambda shape, rng: rng.random((shape[0], 1)) < 0.7,
-    "columns": lambda shape, rng: rng.random((1, shape[1])) < 0.7,
-    "Fortran": lambda shape, rng: np.asfortranarray(rng.random(shape) < 0.7),
-    "reversed": lambda shape, rng: (rng.random(shape) < 0.7)[::-1, ::-1],
-    "all": lambda shape, rng: np.ones(shape, bool),
-    "none": lambda shape, rng: np.zeros(shape, bool),
-}
 
 
 @pytest.mark.parametrize("form", MASKS)
@@ -472,8 +440,3 @@ def test_a_start_threshold_that_training_has_made_negative() -> None:
     U, values, Vh = np.linalg.svd(-0.5 * np.sign(problem.Y), full_matrices=False)
     want = (U[:, :2] * values[:2]) @ Vh[:2]
     assert np.linalg.norm((L @ R.T).numpy() - want) < 1e-3 * np.linalg.norm(want)
-
-
-def test_small_matrices_are_one_part() -> None:
-    assert len(DifferentiableMatrix(np.zeros((300, 300)))._parts(5)) == 1
-    assert differentiable._WHOLE <= 600 * 600 and len(DifferentiableMatrix(np.zeros((600, 600)))._parts(5)) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from lrpca.kernels.cpu import TILE
 from lrpca.kernels.reference import dense_pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from tests.helpers.layouts import LAYOUTS, MASKS
+from tests.helpers.python import run_python
 
 DTYPES = ("float32", "float64", "uint8", "uint16", "int16", "int64", "complex64", "complex128")
 KINDS = ("soft", "hard", "redescending")
@@ -170,21 +173,6 @@ def test_many_stretches_of_columns() -> None:
     assert_same(fused(case, case.level, grams=True), specified(case, case.level, grams=True), case)
 
 
-LAYOUTS = {
-    "C": lambda Y: np.ascontiguousarray(Y),
-    "Fortran": lambda Y: np.asfortranarray(Y),
-    "rows reversed": lambda Y: Y[::-1].copy()[::-1],
-    "columns reversed": lambda Y: Y[:, ::-1].copy()[:, ::-1],
-    "both reversed": lambda Y: Y[::-1, ::-1].copy()[::-1, ::-1],
-    "Fortran reversed": lambda Y: np.asfortranarray(Y[::-1, ::-1])[::-1, ::-1],
-    "every second row": lambda Y: np.repeat(Y, 2, axis=0)[::2],
-    "every third column": lambda Y: np.repeat(Y, 3, axis=1)[:, ::3],
-    "window": lambda Y: np.pad(Y, ((3, 1), (2, 5)), constant_values=77)[3:-1, 2:-5],
-    "Fortran window": lambda Y: np.asfortranarray(np.pad(Y, 3, constant_values=77))[3:-3, 3:-3],
-    "slice of three axes": lambda Y: np.stack([Y, Y + 1], axis=2)[:, :, 0],
-}
-
-
 @pytest.mark.parametrize("dtype", ("float32", "float64", "uint8"))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_memory_layout_is_read_and_left_alone(dtype: str, layout: str) -> None:
@@ -207,17 +195,6 @@ def test_a_row_repeated_without_memory_of_its_own() -> None:
     )
     assert case.Y.strides[0] == 0
     assert_same(fused(case, case.level), specified(case, case.level), case)
-
-
-MASKS = {
-    "entries": lambda shape, rng: rng.random(shape) < 0.7,
-    "rows": lambda shape, rng: rng.random((shape[0], 1)) < 0.7,
-    "columns": lambda shape, rng: rng.random((1, shape[1])) < 0.7,
-    "Fortran": lambda shape, rng: np.asfortranarray(rng.random(shape) < 0.7),
-    "reversed": lambda shape, rng: (rng.random(shape) < 0.7)[::-1, ::-1],
-    "all": lambda shape, rng: np.ones(shape, bool),
-    "none": lambda shape, rng: np.zeros(shape, bool),
-}
 
 
 @pytest.mark.parametrize("dtype", ("float32", "uint8", "complex128"))
@@ -360,3 +337,34 @@ def test_fused_equals_specification(
     level = levels(kind, case.threshold)
     case = replace(case, Y=LAYOUTS[layout](case.Y))
     assert_same(fused(case, level, energy=True, grams=grams), specified(case, level, grams=grams), case)
+
+
+# ------------------------------------------------------------------------------------------ compiled once
+
+FIRST_CALL = """
+import time
+import hashlib
+import lrpca
+Y = lrpca.testing.planted((400, 300), rank=3, dtype="float32", random_state=1).Y
+began = time.process_time()
+d = lrpca.decompose(Y, 3)
+assert d.converged
+print(time.process_time() - began, hashlib.sha256(d.L.tobytes() + d.R.tobytes()).hexdigest())
+"""
+IMPORT_NUMBA = """
+import time
+import numpy
+began = time.process_time()
+import numba
+print(time.process_time() - began)
+"""
+# Of the processor, beyond importing numba; compiling one kernel takes more than ten times as long.
+ALLOWANCE_SECONDS = 1.0
+
+
+def test_second_process_compiles_nothing_and_rounds_alike(tmp_path: Path) -> None:
+    _, compiled = run_python(FIRST_CALL, NUMBA_CACHE_DIR=str(tmp_path)).split()
+    found = [run_python(FIRST_CALL, NUMBA_CACHE_DIR=str(tmp_path)).split() for _ in range(2)]
+    assert {bits for _, bits in found} == {compiled}
+    extra = min(float(seconds) for seconds, _ in found) - float(run_python(IMPORT_NUMBA))
+    assert extra < ALLOWANCE_SECONDS

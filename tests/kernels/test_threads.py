@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrpca import Schedule, decompose
-from lrpca.kernels.threads import Threads, thread_count
+from lrpca import decompose
+from lrpca.kernels.threads import Threads
 from lrpca.matrices.partition import partition
 from lrpca.testing import planted
+from tests.helpers.python import run_python
 
 # ------------------------------------------------------------------------------------------ the partition
 
@@ -33,12 +31,6 @@ def test_partition_covers_every_entry_once_in_multiples_of_four(n1: int, n2: int
     assert all(a.stop == b.start for a, b in zip(cuts, cuts[1:], strict=False))
     assert all(cut.start < cut.stop and cut.start % 4 == 0 for cut in cuts)
     assert all(whole == slice(0, whole_length) for whole in wholes)
-
-
-def test_partition_gives_many_cores_work() -> None:
-    assert len(partition((8000, 8000), 5, by_rows=True)) >= 8
-    assert len(partition((100_000, 1000), 5, by_rows=True)) >= 32
-    assert len(partition((3, 3), 1, by_rows=True)) == 1
 
 
 def test_counts_of_a_part_are_exact_in_single_precision() -> None:
@@ -61,10 +53,6 @@ def test_map_keeps_order_and_passes_errors_on() -> None:
 def test_small_work_stays_in_the_calling_thread() -> None:
     seen = Threads().map(lambda _: threading.get_ident(), range(10), work=1.0)
     assert set(seen) == {threading.get_ident()}
-
-
-def test_thread_count_is_positive() -> None:
-    assert thread_count() >= 1
 
 
 # ------------------------------------------------------------------------------------------ bits
@@ -95,26 +83,13 @@ print(digest.hexdigest())
 """
 
 
-def run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def test_same_bits_whatever_the_number_of_threads() -> None:
-    digests = {count: run(DIGEST, NUMBA_NUM_THREADS=count) for count in ("1", "2", "5")}
+    digests = {count: run_python(DIGEST, NUMBA_NUM_THREADS=count) for count in ("1", "3")}
     assert len(set(digests.values())) == 1, digests
 
 
 def test_same_bits_whatever_the_threads_of_the_linear_algebra() -> None:
-    digests = {count: run(DIGEST, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) for count in ("1", "2")}
+    digests = {count: run_python(DIGEST, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) for count in ("1", "2")}
     assert len(set(digests.values())) == 1, digests
 
 
@@ -123,7 +98,7 @@ def digest(d: Any) -> str:
 
 
 def test_concurrent_calls_give_the_sequential_bits() -> None:
-    problems = [planted((320, 260), rank=3, dtype=dtype, random_state=k) for k, dtype in enumerate(["f4", "f8"] * 4)]
+    problems = [planted((320, 260), rank=3, dtype=dtype, random_state=k) for k, dtype in enumerate(["f4", "f8"] * 2)]
     sequential = [digest(decompose(problem.Y, 3)) for problem in problems]
     with ThreadPoolExecutor(4) as pool:
         concurrent = list(pool.map(lambda problem: digest(decompose(problem.Y, 3)), problems))
@@ -137,17 +112,11 @@ def test_concurrent_calls_on_the_same_array() -> None:
         assert set(pool.map(lambda _: digest(decompose(Y, 3)), range(8))) == {want}
 
 
-def test_a_generator_of_ones_own_is_used_up() -> None:
-    """A Generator given by the caller moves on: two calls with it draw different numbers."""
-    Y = planted((400, 300), rank=3, noise=0.1).Y
-    generator = np.random.default_rng(0)
-    assert digest(decompose(Y, 3, random_state=generator)) != digest(decompose(Y, 3, random_state=generator))
-
-
 FORK = """
 import multiprocessing, numpy as np
 from lrpca import decompose
 from lrpca.testing import planted
+from tests.helpers.python import run_python
 problem = planted((500, 400), rank=3)
 d = decompose(problem.Y, 3)
 def child(queue):
@@ -167,7 +136,7 @@ print("fine")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_fork_after_use() -> None:
-    assert run(FORK, NUMBA_NUM_THREADS="3") == "fine"
+    assert run_python(FORK, NUMBA_NUM_THREADS="3") == "fine"
 
 
 SPAWN_FIRST_USE = """
@@ -175,6 +144,7 @@ import threading
 import numpy as np
 from lrpca import decompose
 from lrpca.testing import planted
+from tests.helpers.python import run_python
 Y = planted((300, 280), rank=2).Y
 results = [None] * 4
 def work(k): results[k] = decompose(Y, 2).L
@@ -187,12 +157,4 @@ print("fine")
 
 
 def test_first_use_from_several_threads_at_once() -> None:
-    assert run(SPAWN_FIRST_USE) == "fine"
-
-
-def test_schedule_may_be_shared_between_threads() -> None:
-    schedule = Schedule.load("default")
-    problem = planted((100, 90), rank=2)
-    want = digest(decompose(problem.Y, 2, schedule=schedule))
-    with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(lambda _: digest(decompose(problem.Y, 2, schedule=schedule)), range(8))) == {want}
+    assert run_python(SPAWN_FIRST_USE) == "fine"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,6 @@ LEVELS = {
     "counted": Levels(1.0, 2.0, np.inf),
     "huge": Levels(1e300, np.inf, 1e300),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def problem(rank: int = 5, *, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +16,9 @@ from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import data as users_data  # noqa: E402
 from lrpca.learn import train  # noqa: E402
 from lrpca.learn.problems import PaperProblems, Source, TrainingProblem, as_source  # noqa: E402
-from lrpca.learn.reading import block_sides, fingerprint, user_matrix  # noqa: E402
+from lrpca.learn.reading import fingerprint  # noqa: E402
 from lrpca.learn.request import make_course, resolve  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
 
@@ -45,14 +40,6 @@ ARGUMENTS: dict[str, Any] = {
     "patience": None,
     "device": "cpu",
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def problem(seed: int = 0, **arguments: Any) -> Any:
@@ -156,21 +143,6 @@ def test_a_file_mapped_into_memory_is_met_in_blocks(tmp_path: Path) -> None:
     assert truth[0].shape == (256, 2)
 
 
-@pytest.mark.parametrize(
-    ("shape", "rank", "share", "sides"),
-    [
-        ((86400, 200), 2, 1.0, (327, 200)),
-        ((200, 86400), 2, 1.0, (200, 327)),
-        ((1000, 1000), 2, 1.0, (256, 256)),
-        ((256, 256), 2, 1.0, (256, 256)),
-        ((5000, 5000), 100, 1.0, (800, 800)),  # eight rows per component
-        ((5000, 5000), 2, 0.01, (2560, 2560)),  # as many observed entries as in a full block
-    ],
-)
-def test_sides_of_blocks(shape: tuple[int, int], rank: int, share: float, sides: tuple[int, int]) -> None:
-    assert block_sides(shape, rank, share) == sides
-
-
 # What the network is shown
 
 
@@ -227,18 +199,6 @@ def test_integers_keep_their_step() -> None:
     assert prepare(first(Y)).least < 1e-100
 
 
-def test_the_start_is_as_rough_as_the_solvers() -> None:
-    """On large matrices the solver makes one power step, and blocks of them have to be met the same way."""
-    small, large = user_matrix(np.ones(SHAPE), "data", 1), user_matrix(np.ones((2100, 2000), np.uint8), "data", 1)
-    steps = [users_data.HeldOut([m], 1).draw(np.random.default_rng(0)).power_steps for m in (small, large)]
-    assert steps == [2, 1]
-    p = problem(noise=3.0).Y
-    exact, rough = (prepare(TrainingProblem(p, RANK, power_steps=k)).start(torch.tensor(1e9)) for k in (None, 1))
-    best = np.linalg.svd(p, compute_uv=False)[:RANK]
-    assert torch.allclose((exact[0] ** 2).sum(dim=0), torch.tensor(best), rtol=1e-3)
-    assert not torch.allclose((rough[0] ** 2).sum(dim=0), torch.tensor(best), rtol=1e-3)
-
-
 def test_every_fourth_matrix_judges() -> None:
     Ys = [np.full(SHAPE, k + 1.0) for k in range(9)]
 
@@ -277,23 +237,6 @@ def test_labels_of_blocks_belong_to_them() -> None:
 def _second(rng: np.random.Generator) -> np.random.Generator:
     rng.integers(1)  # the choice of the matrix
     return rng
-
-
-@pytest.mark.filterwarnings("ignore:labels='altproj' on data")
-def test_altproj_is_run_as_in_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def recorded(*arguments: Any, **named: Any) -> Any:
-        calls.append(named)
-        return lrpca.decompose(*arguments, **named)
-
-    monkeypatch.setattr(users_data, "decompose", recorded)
-    p = problem(missing=0.2)
-    masked = np.ma.MaskedArray(np.where(p.observed, p.Y, 0.0), ~p.observed)
-    for method in ("altproj", "lrpca"):
-        source_of(masked, method)
-    assert [(call["method"], call["tol"]) for call in calls] == [("altproj", 1e-5), ("lrpca", None)]
-    assert all(np.array_equal(call["mask"], p.observed) for call in calls)
 
 
 def test_a_label_that_did_not_converge_is_said() -> None:
@@ -509,39 +452,3 @@ def test_the_papers_way_takes_data_too() -> None:
 
 
 # The comparison on real data
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[SimpleNamespace]:
-    names = ("measure", "real_matrices", "real_rivals", "real_data", "real_learning")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-        for name in (*names, "grid_solvers"):
-            sys.modules.pop(name, None)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
-def test_nobody_is_shown_what_the_comparison_holds_out(
-    dtype: Any, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p = problem(noise=0.3)
-    Y = (100 + 50 * p.Y / np.abs(p.Y).max()).astype(dtype)
-    task = scripts.real_data.hold_out(scripts.real_matrices.Real("made up", "traffic", Y), 3)
-    asked = []
-
-    def recorded(**arguments: Any) -> Schedule:
-        asked.append(arguments)
-        return train(**arguments, steps=1)
-
-    monkeypatch.setattr(scripts.real_learning, "train", recorded)
-    trial = scripts.real_learning.measure(task, RANK, ("held-out", "lrpca"), 3)
-    for arguments in asked:
-        seen = user_matrix(arguments["data"][0], "data", RANK).cut(RANK, np.random.default_rng(0))
-        assert np.array_equal(seen.observed, task.shown)
-    assert [arguments["labels"] for arguments in asked] == [None, "lrpca"]
-    layers = min(scripts.real_learning.MOST_LAYERS, trial.default.passes // 2)
-    assert {fit.passes for fit in trial.learned.values()} == {layers} == {asked[0]["layers"]}
-    row = scripts.real_learning.row(task, RANK, [trial, trial], "held-out")
-    better = trial.learned["held-out"].error <= trial.default.error
-    assert len(row) == len(scripts.real_learning.COLUMNS) and row[-2] == f"{2 * better} of 2"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,16 @@ import numpy as np
 import pytest
 
 from lrpca import Schedule
-from lrpca.core.influence import levels
-from lrpca.kernels.reference import dense_adjoint, dense_pass
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import Progress, tensors, train, transfer  # noqa: E402
+from lrpca.learn import tensors, train, transfer  # noqa: E402
 from lrpca.learn import training as training_module  # noqa: E402
-from lrpca.learn.influence_pass import influence_pass  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
 from lrpca.learn.problems import TrainingProblem, of_problem  # noqa: E402
 from lrpca.learn.tensors import Data, prepare  # noqa: E402
-from lrpca.learn.transfer import send  # noqa: E402
-from lrpca.learn.width import Entries, width, width_on_device  # noqa: E402
+from tests.helpers.killed import KilledError, killed_after  # noqa: E402
 
 SHAPE, RANK = (70, 50), 2
 SMALL: dict[str, Any] = {"rank": RANK, "shape": SHAPE, "steps": 4}
@@ -46,15 +41,6 @@ FORMS = {
     ),
     "with a floor": Schedule([0.4, 0.05], [0, 0.9], tail=(1.0, 0.5), floor=3.0),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small matrices gain nothing by threads, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -89,68 +75,6 @@ def numbers(schedule: Schedule) -> Any:
 # --- the parts ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_arrives(device: Any) -> None:
-    given = torch.arange(6.0).view(2, 3).T, torch.tensor([3, 1 << 23]), torch.tensor(0.1, dtype=torch.float64)
-    device()
-    got = send(given, torch.zeros(1, dtype=torch.float64))
-    assert [part.dtype for part in got] == [torch.float64, torch.int64, torch.float64]
-    assert all(torch.equal(part, sent.to(part.dtype)) for part, sent in zip(got, given, strict=True))
-
-
-@pytest.mark.parametrize("kind", ("soft", "hard", "redescending"))
-def test_pass_and_adjoint_sum_in_the_precision_of_the_device(device: Any, kind: str) -> None:
-    """Factors in single precision, Y in double: what comes back is the specification's, rounded once."""
-    rng = np.random.default_rng(1)
-    (L, R), (A_bar, B_bar) = factors(rng, np.float32), factors(rng, np.float32)
-    Y, observed = L.astype(float) @ R.T + rng.standard_normal(SHAPE), rng.random(SHAPE) < 0.8
-    level = levels(kind, 1.0)
-    given = [torch.tensor(M, requires_grad=True) for M in (L, R, np.float32(1.0))]
-    device()
-    CA, CtB, by_row, by_column = influence_pass(
-        torch.tensor(Y), torch.tensor(observed), *given, torch.tensor(level.cutoff, dtype=torch.float32)
-    )
-    want = dense_pass(Y, L, R, level, A=R, B=L, mask=observed)
-    assert CA.dtype == torch.float32 and by_row.dtype == torch.int64
-    np.testing.assert_allclose(CA.detach(), want.CA, rtol=1e-7, atol=1e-6)
-    np.testing.assert_allclose(CtB.detach(), want.CtB, rtol=1e-7, atol=1e-6)
-    np.testing.assert_array_equal(by_row, want.kept_by_row)
-    np.testing.assert_array_equal(by_column, want.kept_by_column)
-    ((CA * torch.tensor(A_bar)).sum() + (CtB * torch.tensor(B_bar)).sum()).backward()
-    back = dense_adjoint(Y, L, R, level, A_bar=A_bar, B_bar=B_bar, mask=observed)
-    for tensor, wanted in zip(given, (back.L, back.R, back.clip), strict=True):
-        np.testing.assert_allclose(tensor.grad, wanted, rtol=3e-7, atol=3e-6)
-
-
-def test_width_on_a_device_has_the_value_and_derivative_of_the_other(device: Any) -> None:
-    rng = np.random.default_rng(2)
-    L, R = factors(rng)
-    # With replacement: an entry that was drawn twice counts twice.
-    rows, columns = (torch.tensor(rng.integers(n, size=4000)) for n in SHAPE)
-    noise = torch.tensor(rng.standard_normal(4000) * np.where(rng.random(4000) < 0.2, 8.0, 0.1))
-    whole = torch.tensor(L @ R.T)
-    found = []
-    for way in (width, width_on_device):
-        given = [torch.tensor(M, requires_grad=True) for M in (L, R)]
-        if way is width_on_device:
-            device()
-        sigma = way(Entries(rows, columns, whole[rows, columns] + noise), *given, 0.0)
-        (3 * sigma).backward()
-        found.append((sigma.item(), *(M.grad.numpy() for M in given)))
-    assert found[0][0] == pytest.approx(0.1, rel=0.1) and found[1][0] == found[0][0]
-    for one, other in zip(found[0][1:], found[1][1:], strict=True):
-        assert np.abs(one).max() > 1e-4
-        np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-12 * np.abs(one).max())
-
-
-def test_a_device_reads_in_double_precision_and_factors_are_here(device: Any) -> None:
-    assert prepare(problem(), dtype=torch.float32).Y.dtype == torch.float32
-    device()
-    data = prepare(problem(), dtype=torch.float32)
-    assert data.Y.dtype == torch.float64 and data.truth is not None and data.truth[0].dtype == torch.float32
-    L, R = data.start(torch.tensor(0.5, dtype=torch.float64))
-    assert L.dtype == R.dtype == data.width(L, R).dtype == torch.float32
-
-
 def run(form: str, given: TrainingProblem) -> tuple[Data, float, list[Any]]:
     """Return the loss of a network and its derivatives by all numbers."""
     schedule = FORMS[form]
@@ -173,23 +97,6 @@ def test_the_network_has_the_same_loss_and_gradient(device: Any, form: str, miss
     for one, other in zip(gradient, other_gradient, strict=True):
         assert np.abs(one).max() > 1e-3
         np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-9)
-
-
-def test_a_layer_needs_few_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The width and the pass ask the device once each, forward and on the way back."""
-    count = 0
-
-    def counted(given: Any, _: Any) -> bool:
-        nonlocal count
-        count += len(given) > 1
-        return True
-
-    monkeypatch.setattr(tensors, "reads_by_torch", lambda _: True)
-    monkeypatch.setattr(transfer, "_apart", counted)
-    run("redescending, tangent", problem())
-    # Factors to the width; factors to the pass and its products back; derivatives alike. The sketches of the
-    # initialisation go alone.
-    assert count == 3 * (3 + 3)
 
 
 @pytest.mark.parametrize("form", ("soft, scaled", "redescending, tangent", "with a floor"))
@@ -259,15 +166,6 @@ def test_settings_of_the_caller_change_nothing(name: str) -> None:
         assert train(**TRAININGS[name]) == want
 
 
-class KilledError(Exception):
-    """Stands for a kill."""
-
-
-def killed(where: Progress) -> None:
-    if where.step == 2:
-        raise KilledError
-
-
 @pytest.mark.parametrize("begun_on_device", (True, False))
 @pytest.mark.parametrize("name", ("adaptive frmnn", "paper's way"))
 def test_another_device_may_go_on(
@@ -278,7 +176,7 @@ def test_another_device_may_go_on(
     monkeypatch.setattr(transfer, "_apart", lambda *_: True)
     monkeypatch.setattr(tensors, "reads_by_torch", lambda _: begun_on_device)
     with pytest.raises(KilledError):
-        train(checkpoint=file, progress=killed, **asked)
+        train(checkpoint=file, progress=killed_after(3), **asked)
     content = json.loads(file.read_text())
     content["settings"]["device"] = "cuda:1" if begun_on_device else "cpu"
     file.write_text(json.dumps(content))

@@ -14,10 +14,11 @@ from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import Progress, train  # noqa: E402
+from lrpca.learn import train  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
 from lrpca.learn.problems import of_problem  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
+from tests.helpers.killed import KilledError, killed_after  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -113,20 +114,12 @@ def test_data_may_be_on_the_device(kind: str) -> None:
     np.testing.assert_allclose(numbers(there), numbers(here), rtol=1e-3)
 
 
-class KilledError(Exception):
-    """Stands for a kill."""
-
-
 @pytest.mark.parametrize("devices", (("cuda", "cpu"), ("cpu", "cuda")))
 @pytest.mark.parametrize("name", ("adaptive frmnn", "paper's way"))
 def test_the_other_device_goes_on(tmp_path: Path, devices: tuple[str, str], name: str) -> None:
-    def killed(where: Progress) -> None:
-        if where.step >= 3:
-            raise KilledError
-
     file, asked = tmp_path / "state.json", TRAININGS[name]
     with pytest.raises(KilledError):
-        train(device=devices[0], checkpoint=file, progress=killed, **asked)
+        train(device=devices[0], checkpoint=file, progress=killed_after(4), **asked)
     resumed = train(device=devices[1], checkpoint=file, resume=True, **asked)
     np.testing.assert_allclose(numbers(resumed), numbers(train(**asked)), rtol=tolerance(name))
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lrpca import Schedule, decompose
-from lrpca.core.factors import retract as solver_retract
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
 from lrpca.learn.problems import of_problem  # noqa: E402
-from lrpca.learn.retraction import _Truncate, retract  # noqa: E402
 from lrpca.learn.tensors import Data, prepare  # noqa: E402
 
 RANK, DEPTH = 3, 6
@@ -31,15 +28,6 @@ FORMS = [
     for update in UPDATES
     if (kind, influence, update) != ("adaptive", "soft", "own_gram")
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small matrices gain nothing by threads, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Case:
@@ -365,36 +353,3 @@ def test_gradients_of_adaptive_forms_point_downhill() -> None:
     gradient, differences = total
     assert float(gradient @ differences / gradient.norm() / differences.norm()) > 0.85
     assert 0.5 < float(gradient.norm() / differences.norm()) < 2
-
-
-# --- the return to rank r ----------------------------------------------------------------------------------
-
-
-def random(*shape: int, seed: int = 0) -> Any:
-    return torch.tensor(np.random.default_rng(seed).standard_normal(shape))
-
-
-@pytest.mark.parametrize("values", [(5.0, 3.0, 1.0, 0.2), (4.0, 4.0, 1.0, 1.0), (4.0, 2.0, 0.0, 0.0)])
-def test_derivative_of_the_truncation(values: tuple[float, ...]) -> None:
-    # Equal values, among those kept or those dropped, have no singular vectors of their own, and need none.
-    U, V = (torch.linalg.qr(random(4, 4, seed=seed))[0] for seed in (1, 2))
-    M = ((U * torch.tensor(values)) @ V.T).requires_grad_()
-    assert torch.autograd.gradcheck(lambda M: _Truncate.apply(M, 2)[0], (M,), eps=1e-6, atol=1e-7, rtol=1e-5)
-
-
-def test_derivative_of_the_retraction() -> None:
-    inputs = [random(n, 2, seed=seed).requires_grad_() for seed, n in enumerate((9, 7, 9, 7))]
-
-    def product(*factors: Any) -> Any:
-        L, R = retract(*factors)
-        return L @ R.T
-
-    assert torch.autograd.gradcheck(product, inputs, eps=1e-6, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e-9])
-def test_retraction_is_that_of_the_solver(size: float) -> None:
-    L, R, dL, dR = (random(n, RANK, seed=seed) for seed, n in enumerate((20, 15, 20, 15)))
-    new_L, new_R = retract(L, R, size * dL, size * dR)
-    old_L, old_R = solver_retract(*(factor.numpy() for factor in (L, R, size * dL, size * dR))).factors()
-    assert np.abs((new_L @ new_R.T).numpy() - old_L @ old_R.T).max() < 1e-13

@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,13 @@ torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
 from lrpca.learn import DivergedError, Progress, train  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
-from lrpca.learn.paper import PaperCourse, _move, full_stages, shared_out  # noqa: E402
+from lrpca.learn.paper import PaperCourse, full_stages, shared_out  # noqa: E402
 from lrpca.learn.problems import PaperProblems, TrainingProblem, of_problem  # noqa: E402
 from lrpca.learn.request import make_course, resolve  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
 from lrpca.learn.trainer import Judge, score  # noqa: E402
 from lrpca.testing import planted  # noqa: E402
+from tests.helpers.killed import KilledError, killed_after  # noqa: E402
 
 SHAPE, RANK = (40, 30), 1
 PROBLEMS = PaperProblems(SHAPE, RANK, 0.1)
@@ -60,31 +60,6 @@ RECURRENT = {**TINY["fast, paper's form"], "model": "frmnn", "layers": 1, "depth
 def uninterrupted(way: str) -> Schedule:
     """Return the model of a tiny training that nothing disturbs."""
     return train(**{**TINY, "fast, recurrent": RECURRENT}[way])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small matrices gain nothing by threads, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class KilledError(Exception):
-    """Stands for a kill."""
-
-
-def killed_after(evaluations: int) -> Any:
-    """Return a progress callback that ends training after so many evaluations."""
-    seen: list[Progress] = []
-
-    def progress(where: Progress) -> None:
-        seen.append(where)
-        if len(seen) == evaluations:
-            raise KilledError
-
-    return progress
 
 
 def told(schedule: Schedule) -> dict[str, Any]:
@@ -535,36 +510,6 @@ def test_one_layer_after_the_other() -> None:
     assert course.network.schedule().thresholds == now.thresholds
 
 
-def test_a_new_threshold_is_set_once() -> None:
-    course = course_of(steps=200, layers=1)
-    course.go_to(1)
-    course.network.thresholds.data[:] = torch.tensor([0.03, 7.0])
-    course.step()
-    first = course.network.thresholds.tolist()[1]
-    assert first == pytest.approx(0.003, rel=0.9) and first != pytest.approx(0.003, rel=1e-6)
-    rate = 0.03 / 5000 * 1000 / math.sqrt(40 * 30)
-    assert course.state()["rates"][1] == pytest.approx(rate)
-    # The next step begins where this one has led, rather than at a tenth again; the rate stays.
-    course.network.thresholds.data[:] = torch.tensor([0.06, 0.02])
-    course.step()
-    assert course.network.thresholds.tolist()[1] == pytest.approx(0.02, rel=0.3)
-    assert course.state()["rates"][1] == pytest.approx(rate)
-
-
-def test_no_number_turns_negative() -> None:
-    numbers = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
-    rates = torch.tensor([0.1, 0.1, 0.1], dtype=torch.float64)
-    numbers.grad = torch.tensor([5.0, 5.0, -5.0], dtype=torch.float64)
-    _move(numbers, rates, slice(1, 3))
-    assert numbers.tolist() == [1.0, 1.5, 3.5]
-    numbers.grad = torch.tensor([5.0, 5.0, 35.0], dtype=torch.float64)
-    _move(numbers, rates, slice(0, 3))
-    assert numbers.tolist() == [1.0, 1.5, 3.5]
-    numbers.grad[0] = math.nan
-    with pytest.raises(FloatingPointError, match="gradient"):
-        _move(numbers, rates, slice(0, 3))
-
-
 @dataclass(frozen=True)
 class Scaled:
     """The paper's problems in another unit."""
@@ -624,28 +569,3 @@ def test_the_search_finds_the_best_pair(model: str) -> None:
             if 0.05 < min(pair) and max(pair) < 1.05:
                 assert squares(pair) >= best * (1 - 1e-4), pair
     assert squares((0.1, 0.1)) > 1.01 * best
-
-
-def test_a_course_goes_on_exactly_from_any_step() -> None:
-    course = course_of(steps=10, layers=1, depth=2)
-    states = []
-    while course.position < course.total:
-        if course.position % 3 != 1:
-            states.append(json.loads(json.dumps(course.state(), allow_nan=False)))
-        course.step()
-    end = course.state()
-    for state in states:
-        other = course_of(steps=10, layers=1, depth=2, seed=0)
-        other.restore(state)
-        while other.position < other.total:
-            other.step()
-        assert other.state() == end
-
-
-def test_stages_can_be_visited_for_timing() -> None:
-    course = course_of(steps=None)
-    for index, stage in enumerate(course.stages):
-        course.go_to(index)
-        assert math.isfinite(course.step())
-        assert (course.stage, course.judged_depth) == (stage.name, stage.last)
-    assert course.total == sum(stage.steps for stage in course.stages) == 500 + 1500 + 1500 + 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.chunked.progress import Reading
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.testing import planted
+from tests.helpers.python import run_python
 from tests.helpers.same_answer import assert_same
 
 dask = pytest.importorskip("dask")
@@ -268,16 +268,7 @@ print(hashlib.sha256(d.L.tobytes() + d.R.tobytes()).hexdigest())
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", _FACTORS],
-            env=os.environ | {"NUMBA_NUM_THREADS": threads, "DASK_NUM_WORKERS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "3")
-    ]
+    found = [run_python(_FACTORS, NUMBA_NUM_THREADS=n, DASK_NUM_WORKERS=n) for n in ("1", "3")]
     assert found[0] == found[1] != ""
 
 
@@ -435,5 +426,4 @@ except Exception as error:
 
 def test_a_client_that_never_found_its_scheduler_is_left_alone() -> None:
     pytest.importorskip("distributed")
-    process = subprocess.run([sys.executable, "-c", LOST_CLIENT], capture_output=True, text=True, timeout=100)
-    assert process.stdout == "tol\n", process.stderr
+    assert run_python(LOST_CLIENT) == "tol"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.core.influence import everything, levels
-from lrpca.kernels.reference import dense_pass
+from lrpca.core.influence import levels
 from lrpca.matrices.dense import DenseMatrix
 
 torch = pytest.importorskip("torch")
 
-from lrpca.matrices.device.array import DeviceArray  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 DEVICES = [
@@ -28,14 +26,6 @@ DEVICES = [
         marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")],
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache
@@ -231,23 +221,6 @@ def _counted(function: Callable[..., Any], counts: list[int]) -> Callable[..., A
 # ---------------------------------------------------------------------------------------------- the matrix
 
 
-def test_pass_leaves_long_arrays_on_the_device() -> None:
-    Y, (L, R) = planted(0.1).Y, some_start()
-    level = levels("redescending", 1.0)
-    weight = weights()[:, None]
-    want = dense_pass(Y, L, R, level, A=R, B=weight * L, grams=True)
-    for tensor in (torch.from_numpy(Y), torch.from_numpy(np.asfortranarray(Y))):
-        matrix = TensorMatrix(tensor)
-        got = matrix.run_pass(L, matrix.place(R), level, A=R, B=matrix.place(weight * L), energy=True, grams=True)
-        for name in ("CA", "CtB", "kept_by_row", "kept_by_column", "row_grams", "column_grams"):
-            ours, theirs = getattr(got, name), getattr(want, name)
-            assert isinstance(ours, DeviceArray)
-            np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
-        assert got.norm_C == pytest.approx(want.norm_C) and got.norm_D == pytest.approx(want.norm_D)
-        assert got.n_kept == got.transposed().n_kept == want.n_kept
-        assert matrix.reads == 1
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "uint8", "int16", "int64", "complex64"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_looks_like_a_dense_matrix(dtype: str, masked: bool) -> None:
@@ -281,16 +254,6 @@ def test_looks_like_a_dense_matrix(dtype: str, masked: bool) -> None:
         if want is not None:
             assert np.asarray(got).dtype == np.asarray(want).dtype
             np.testing.assert_array_equal(got, want)
-
-
-def test_another_mask() -> None:
-    matrix = TensorMatrix(torch.from_numpy(planted().Y))
-    mask = np.random.default_rng(2).random(matrix.shape) < 0.5
-    other = matrix.with_mask(mask)
-    assert other.array.data_ptr() == matrix.array.data_ptr() and not matrix.is_masked
-    none = [np.zeros((n, 0)) for n in matrix.shape]
-    counts = other.run_pass(*none, everything(), A=none[1], B=none[0]).kept_by_row
-    np.testing.assert_array_equal(np.asarray(counts), mask.sum(axis=1))
 
 
 def test_expanded_data_are_not_copied() -> None:
