@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
-import lrpca
 from lrpca import DiagnosisWarning, decompose
-from lrpca.kernels.threads import thread_count
-from lrpca.matrices.accept import accept
-from lrpca.solvers.initialise import spectral_start
 from lrpca.testing import Problem, planted
 
 RANK = 3
-SHAPES = {"square": (300, 300), "tall": (600, 120), "wide": (120, 600)}
+SHAPES = {"square": (200, 200), "tall": (400, 100), "wide": (100, 400)}
 
 
 def small(**changes: Any) -> Problem:
@@ -60,14 +55,6 @@ def test_recovers_harder_ones(shape: str, changes: dict[str, Any]) -> None:
     d = decompose(case.Y, RANK)
     assert d.converged
     assert case.error(d.low_rank) < 1e-6
-
-
-@pytest.mark.parametrize(("dtype", "within"), [("complex128", 1e-7), ("complex64", 3e-6)])
-def test_recovers_complex_problems(dtype: str, within: float) -> None:
-    case = planted((200, 150), rank=RANK, outlier_fraction=0.1, outlier_size=5, dtype=dtype, random_state=1)
-    d = decompose(case.Y, RANK)
-    assert d.converged and d.L.dtype == dtype
-    assert case.error(d.L @ d.R.T) < within
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -138,16 +125,6 @@ def test_a_rank_too_small_is_said_and_shows_in_the_noise_level() -> None:
     assert d.noise_level > 0.1 * np.abs(case.X).mean()
 
 
-@pytest.mark.parametrize("missing", (0.0, 0.5))
-def test_spectral_start_has_the_right_size(missing: float) -> None:
-    case = planted((300, 250), rank=RANK, missing=missing, outlier_fraction=0, random_state=1)
-    L, R, survey = spectral_start(accept(case.Y), RANK, np.inf, power_steps=2, rng=np.random.default_rng(0))
-    assert np.sum(L @ R.T * case.X) / np.sum(case.X**2) == pytest.approx(1, abs=0.03)
-    assert case.error(L @ R.T) < (0.3 if missing else 1e-12)
-    assert survey.observed == np.mean(case.observed)
-    assert survey.norm == pytest.approx(np.linalg.norm(case.Y[case.observed]))
-
-
 def test_missing_entries_cost_few_reads() -> None:
     """Rows solved by their own Gram do not fall behind; these four need 94 reads, and 123 with one common step."""
     problems = [planted((300, 250), rank=RANK, missing=0.4, outlier_fraction=0.1, random_state=k) for k in range(4)]
@@ -159,22 +136,6 @@ def test_default_needs_few_reads(problem: Problem) -> None:
     assert d.n_reads <= 30
     # A survey and the exact start of a small matrix come on top of the iterations, and refits.
     assert d.n_reads >= d.n_iter + 2
-
-
-def test_same_seed_same_bits_and_other_seeds_the_same_answer(problem: Problem) -> None:
-    first, again, other = (decompose(problem.Y, RANK, random_state=seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first.L, again.L)
-    np.testing.assert_array_equal(first.R, again.R)
-    np.testing.assert_allclose(other.low_rank, first.low_rank, atol=1e-6 * np.abs(problem.X).max())
-    np.testing.assert_array_equal(decompose(problem.Y, RANK).L, decompose(problem.Y, RANK).L)
-    generator = decompose(problem.Y, RANK, random_state=np.random.default_rng(3))
-    np.testing.assert_array_equal(generator.L, first.L)
-
-
-def test_Y_is_not_changed(problem: Problem) -> None:
-    Y = problem.Y.copy()
-    decompose(Y, RANK)
-    np.testing.assert_array_equal(Y, problem.Y)
 
 
 # ------------------------------------------------------------------------------------------ weights of rows
@@ -238,20 +199,6 @@ def test_extreme_outliers_in_single_precision() -> None:
     d = decompose(Y, RANK)
     assert d.converged
     assert case.error(d.low_rank) < 1e-5
-
-
-def test_results_do_not_hold_threads() -> None:
-    Y = planted((400, 300), rank=RANK).Y
-    before = threading.active_count()
-    kept = [decompose(Y, RANK) for _ in range(6)]
-    assert len(kept) == 6
-    # A pool for everyone is fine, one per result is not.
-    assert threading.active_count() <= before + thread_count()
-
-
-def test_module_is_reachable_by_its_public_names() -> None:
-    assert lrpca.decompose is decompose
-    assert lrpca.testing.planted is planted
 
 
 @pytest.mark.parametrize("column", (np.ones(1), np.zeros(1)), ids=("repeated", "zero"))

@@ -11,7 +11,7 @@ from lrpca import ConvergenceWarning, Decomposition, decompose
 from lrpca.testing import Case, Problem, grid, planted, recovered, wrong
 
 RANK = 5
-SHAPES = [(150, 150), (300, 300), (1000, 60)]
+SHAPES = [(150, 150), (1000, 60)]
 NOISE = (0.0, 0.05)
 # A third of the grid, other problems of the same cases than those the default was made with.
 REPEAT, EVERY = 7, 3
@@ -56,7 +56,7 @@ def test_rank_too_small_for_a_narrow_matrix(shape: tuple[int, int], seed: int) -
 @pytest.mark.parametrize("hard", (False, True), ids=["10% outliers", "30% outliers x10"])
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("given", (RANK, RANK + 1, RANK + 2, 2 * RANK))
+@pytest.mark.parametrize("given", (RANK + 1, 2 * RANK))
 def test_rank_too_large_costs_no_accuracy(given: int, shape: tuple[int, int], noise: float, hard: bool) -> None:
     problem = problem_of(shape, noise, hard=hard)
     d = decompose(problem.Y, given)
@@ -68,7 +68,7 @@ def test_rank_too_large_costs_no_accuracy(given: int, shape: tuple[int, int], no
     assert not any("rank" in message for message in d.diagnosis.messages)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", [(200, 200), (60, 300)], ids=str)
 def test_rank_too_large_and_outliers_gathered_in_few_rows(shape: tuple[int, int], seed: int) -> None:
     problem = planted(shape, rank=3, outlier_fraction=0.02, outlier_size=100.0, placement="rows", random_state=seed)
@@ -81,7 +81,7 @@ def test_rank_too_large_and_outliers_gathered_in_few_rows(shape: tuple[int, int]
 
 @pytest.mark.parametrize("fraction", (0.65, 0.8))
 def test_most_entries_are_outliers(fraction: float) -> None:
-    problem = planted((1000, 1000), rank=RANK, outlier_fraction=fraction, random_state=11)
+    problem = planted((600, 600), rank=RANK, outlier_fraction=fraction, random_state=11)
     # 65% and more in S deserve a word.
     d = quietly(problem.Y, RANK)
     assert problem.error(d.low_rank) < 1e-3

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-from lrpca.kernels import threads
-from lrpca.kernels.cells import OUTLYING, USED, row_moments
 from lrpca.tables.cellwise import _ENOUGH_ROWS, cellwise_moments, narrow_axes
 from lrpca.tables.medians import column_medians
 
@@ -38,83 +36,6 @@ def angle(components: Any, V: Any) -> float:
 
 def ordinary(Y: Any) -> Any:
     return np.linalg.eigh(np.cov(Y.T))[1].T[::-1]
-
-
-def run_kernel(
-    Z: Any, states: Any, mean: Any, covariance: Any, *, limit: float = 4.0, row_limit: float = np.inf, search: bool
-) -> Any:
-    """Return total, first and second moments, residuals and kinds of the rows."""
-    m, p = Z.shape
-    residuals, kinds, first, second = np.zeros((m, p)), np.zeros(m, np.uint8), np.zeros(p), np.zeros((p, p))
-    bounds = np.full(p, limit), np.full(p + 1, row_limit), 1.0, 1.0
-    precision = np.linalg.inv(covariance)
-    total = row_moments(Z, states, kinds, np.ones(m), mean, precision, *bounds, search, False, residuals, first, second)
-    return total, first, second, residuals, kinds
-
-
-# ------------------------------------------------------------------------------------------ the kernel
-
-
-def test_kernel_is_conditional_normal_moments() -> None:
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((40, 6))
-    covariance, mean = A.T @ A / 40, rng.standard_normal(6)
-    Z, states = rng.standard_normal((5, 6)), np.zeros((5, 6), np.uint8)
-    states[:, 1], states[:, 4] = 1, 3
-    total, first, second, residuals, kinds = run_kernel(Z, states, mean, covariance, search=False)
-    inside, out = [0, 2, 3, 5], [1, 4]
-    X = Z - mean
-    on = np.linalg.solve(covariance[np.ix_(inside, inside)], covariance[np.ix_(inside, out)])
-    left = covariance[np.ix_(out, out)] - covariance[np.ix_(out, inside)] @ on
-    expected = X.copy()
-    expected[:, out] = X[:, inside] @ on
-    spread = np.zeros((6, 6))
-    spread[np.ix_(out, out)] = left
-    assert total == 5 and (kinds == USED).all()
-    np.testing.assert_allclose(first, expected.sum(axis=0), atol=1e-13)
-    np.testing.assert_allclose(second, expected.T @ expected + 5 * spread, atol=1e-13)
-    # A flagged cell is judged by those that are in, one that is in by the others.
-    np.testing.assert_allclose(residuals[:, 1], (X - expected)[:, 1] / np.sqrt(left[0, 0]), rtol=1e-12)
-    others = [2, 3, 5]
-    of = np.linalg.solve(covariance[np.ix_(others, others)], covariance[others, 0])
-    residual = (X[:, 0] - X[:, others] @ of) / np.sqrt(covariance[0, 0] - covariance[0, others] @ of)
-    np.testing.assert_allclose(residuals[:, 0], residual, rtol=1e-12)
-    assert np.isnan(residuals[:, 4]).all()
-
-
-def test_kernel_flags_the_cells_that_do_not_fit() -> None:
-    rng = np.random.default_rng(3)
-    v = rng.uniform(1, 2, (8, 1))
-    covariance = v @ v.T + 1e-4 * np.eye(8)
-    Z = rng.multivariate_normal(np.zeros(8), covariance, 50)
-    hit = np.zeros(Z.shape, bool)
-    for i in range(50):
-        hit[i, rng.choice(8, i % 3, replace=False)] = True
-    Z[hit] += rng.choice([-2.0, 2.0], hit.sum())
-    states = np.zeros(Z.shape, np.uint8)
-    run_kernel(Z, states, np.zeros(8), covariance, search=True)
-    assert np.array_equal(states == 1, hit)
-    # Flags that are wrong are taken back.
-    states[:, :2] = 1
-    run_kernel(Z, states, np.zeros(8), covariance, search=True)
-    assert np.array_equal(states == 1, hit)
-
-
-def test_kernel_leaves_out_rows_without_a_majority() -> None:
-    rng = np.random.default_rng(4)
-    v = rng.standard_normal((8, 1))
-    covariance = v @ v.T + 1e-4 * np.eye(8)
-    Z = rng.multivariate_normal(np.zeros(8), covariance, 4)
-    Z[2] = rng.standard_normal(8)
-    Z[3] *= 100
-    total, *_, residuals, kinds = run_kernel(Z, np.zeros(Z.shape, np.uint8), np.zeros(8), covariance, search=True)
-    assert kinds[2] == OUTLYING and np.isinf(residuals[2]).all()
-    assert (kinds[:2] == USED).all()
-    # A row far out along the axis fits in every cell, but not as a whole.
-    total, *_, kinds = run_kernel(
-        Z, np.zeros(Z.shape, np.uint8), np.zeros(8), covariance, limit=1e3, row_limit=60.0, search=False
-    )
-    assert kinds.tolist() == [USED, USED, OUTLYING, OUTLYING] and total == 2
 
 
 # ------------------------------------------------------------------------------------------ clean tables
@@ -180,7 +101,7 @@ def test_long_table_uses_every_row() -> None:
 @pytest.mark.parametrize("noise", (0.02, 0.1))
 def test_outlying_cells(columns: int, rank: int, fraction: float, size: float, one_sided: bool, noise: float) -> None:
     near = 0
-    for seed in range(4):
+    for seed in range(2):
         Y, V = table(columns, rank, noise=noise, seed=seed)
         bad, hit = corrupted(Y, fraction, size, one_sided=one_sided, seed=seed + 50)
         # Nothing can do better than to know the outliers.
@@ -188,13 +109,13 @@ def test_outlying_cells(columns: int, rank: int, fraction: float, size: float, o
         got = angle(narrow_axes(bad).components, V)
         near += got <= 1.5 * max(known, angle(ordinary(Y), V))
         assert angle(ordinary(bad), V) > 5 * known
-    assert near == 4
+    assert near == 2
 
 
 @pytest.mark.parametrize(("columns", "rank"), ((4, 1), (6, 1), (10, 3)))
 def test_a_fifth_of_the_cells_on_one_side(columns: int, rank: int) -> None:
     # They inflate the covariance so much that they hide in it, unless residuals are measured by what is typical.
-    for seed in range(6):
+    for seed in range(3):
         Y, V = table(columns, rank, seed=seed)
         bad, hit = corrupted(Y, 0.2, 5.0, one_sided=True, seed=seed + 50)
         known = angle(narrow_axes(np.where(hit, np.nan, Y)).components, V)
@@ -283,16 +204,6 @@ def test_units_and_order_of_columns_and_rows() -> None:
         other.covariance, (cells.covariance * np.outer(unit, unit))[np.ix_(order, order)], rtol=1e-5
     )
     assert np.array_equal(other.flagged, cells.flagged[::-1][:, order])
-
-
-def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    Y, _ = corrupted(table(12, 3, rows=4000, noise=0.1)[0], 0.1, 10.0)
-    results = []
-    for count in (1, 3):
-        monkeypatch.setattr(threads, "thread_count", lambda count=count: count)
-        results.append(cellwise_moments(Y))
-    assert np.array_equal(results[0].covariance, results[1].covariance)
-    assert np.array_equal(results[0].flagged, results[1].flagged)
 
 
 @pytest.mark.parametrize("dtype", (np.float32, np.float16, np.int64, np.uint8, bool))
