@@ -90,10 +90,10 @@ test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-baseline: $(VENV)/.real ## Measure what this commit does, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="-o FILE", "--compare BEFORE AFTER")
+baseline: $(VENV)/.real ## Measure what this commit does, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="--output FILE", "--compare BEFORE AFTER")
 	$(BIN)/python benchmarks/baseline.py $(BASELINE_ARGS)
 
-bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000 --results benchmarks/scratch" for less)
+bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
 bench-gpu: ## Measure this machine's GPU, two minutes; writes benchmarks/results/gpu.json (GPU_PYTHON=/path/to/python with CUDA torch, GPU_ARGS="--quick" for less)
@@ -118,7 +118,7 @@ real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes 
 video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)
 	$(BIN)/python benchmarks/video_quality.py $(VIDEO_ARGS)
 
-large: $(VENV)/.dev ## Time data larger than memory; needs 30 GB of disk (LARGE_ARGS="--side 12000" for less)
+large: $(VENV)/.dev ## Time data larger than memory; needs 15 GB of disk (LARGE_ARGS="--side 12000" for less)
 	$(BIN)/python benchmarks/large.py $(LARGE_ARGS)
 	$(BIN)/python benchmarks/large_scaling.py
 

@@ -1,139 +1,80 @@
 """The arena over named problems: who arrives, how fast, and where; the page "which method for what" is made from it.
 
-    python benchmarks/arena.py [--only few-10,noise] [--quick] [--threads N] [--results FOLDER]
+    python benchmarks/arena.py [--only few-10,noise] [--contestants lrpca,ircur] [--quick]
 
 Every contestant runs in a process of its own with a limit of time; one that reaches it is a row that says so.
 """
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median, median_low
 from typing import Any
 
 from arena_scenarios import QUESTIONS, SCENARIOS, Scenario, in_rounds, is_slow, read_video
-from measure import RESULTS, Table, load_note, number, publish
 
 import lrpca
 from lrpca.bench.contest import Contest, Entry, compete, parse_specs
+from lrpca.bench.measuring import Table, arguments, clock, number, publish
 from lrpca.solvers.methods import METHODS
 
 OURS = "lrpca"
 # What the project asks of its default, to an error of 1e-4: so many times faster than these.
 GOALS = {"fastest other full-data solver": 5.0, "ircur": 1.0, "pyrpca": 50.0, "tensorly": 50.0}
 # These do not look at all of Y; sklearn's PCA is no robust solver.
-_NOT_FULL_DATA = ("ircur", "gd:sample=0.2", "pgrmc:sample=0.2", "sklearn")
-_SCRATCH = RESULTS.parent / "scratch"
+NOT_FULL_DATA = ("ircur", "gd:sample=0.2", "pgrmc:sample=0.2", "sklearn")
 # Reads of Y until the target are counted, in a run beside, for contestants that take no longer.
-_COUNTED = 5.0
-_LONG = ("curve", "title", "precision", "recall")
+COUNTED = 5.0
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="A,B", help=f"some of {', '.join(SCENARIOS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="the same problems in a small form")
-    parser.add_argument("--contestants", default="", metavar="LIST", help="only these (default: see the README)")
-    parser.add_argument("--threads", type=int, help="for each contestant (default: as OMP_NUM_THREADS says, or all)")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="folder of arena.json (default: benchmarks/results; benchmarks/scratch if not everything runs)",
-    )
-    words = sys.argv[1:] if given is None else list(given)
-    chosen = parser.parse_args(words)
-    chosen.command = shlex.join(["python", "benchmarks/arena.py", *words]) if words else "make arena"
-    unknown = [name for name in _split(chosen.only) if name not in SCENARIOS]
-    if unknown:
-        parser.error(f"--only={unknown[0]} is unknown; use some of {','.join(SCENARIOS)}")
-    if chosen.threads is not None and chosen.threads < 1:
-        parser.error(f"--threads={chosen.threads} is not positive; use e.g. 2")
-    try:
-        chosen.specs = [spec.text for spec in parse_specs(chosen.contestants)] if chosen.contestants else []
-    except ValueError as error:
-        parser.error(str(error))
-    if chosen.results is None:
-        chosen.results = _SCRATCH if chosen.only or chosen.quick or chosen.specs else RESULTS
-    return chosen
-
-
-def _split(words: str) -> list[str]:
-    return [word for word in words.split(",") if word]
-
-
-def hold(scenario: Scenario, specs: Sequence[str] = (), threads: int | None = None) -> dict[str, Any] | str:
+def hold(scenario: Scenario, specs: Sequence[str] = ()) -> dict[str, Any] | str:
     """Hold the arena on one problem: return it as a dictionary, or why it was left out."""
-    if scenario.arguments:
-        problem: Any = scenario.make()
-        target, described = scenario.target(problem), {"name": scenario.title}
-    else:
-        problem, absent = read_video(scenario.every)
-        if problem is None:
-            return f"{scenario.name}: {absent}"
-        target, described = 1.0, {"name": scenario.title}
     known = bool(scenario.arguments)
+    problem, absent = (scenario.make(), "") if known else read_video(scenario.every)
+    if absent:
+        return f"{scenario.name}: {absent}"
+    target = scenario.target(problem) if known else 1.0
     wanted = [spec for spec in scenario.contestants if not specs or spec in specs]
-    conditions: dict[str, Any] = {
-        **{"rank": scenario.rank, "target": target, "time_limit": scenario.time_limit},
-        **{"threads": threads, "description": described},
-    }
-    began = time.perf_counter()
-    contests = [
-        compete(problem, chosen, repeat=repeat, progress=_progress(scenario.name), **conditions)
-        for chosen, repeat in _by_speed(wanted, scenario.repeat)
-    ]
+    groups = [([s for s in wanted if not is_slow(s)], scenario.repeat), ([s for s in wanted if is_slow(s)], 1)]
     again = [spec for spec in in_rounds(scenario) if spec in wanted]
-    further = [
-        compete(problem, again, repeat=scenario.repeat, progress=_progress(f"{scenario.name} again"), **conditions)
-        for _ in range(scenario.rounds - 1 if again else 0)
-    ]
-    entries, rounds = merge(contests, further)
+    groups += [(again, scenario.repeat)] * (scenario.rounds - 1)
+    conditions: dict[str, Any] = {"rank": scenario.rank, "target": target, "time_limit": scenario.time_limit}
+    conditions |= {"description": {"name": scenario.title}, "progress": lambda text: _tell(f"{scenario.name}, {text}")}
+    seconds, contests = clock(
+        lambda: [compete(problem, some, repeat=repeat, **conditions) for some, repeat in groups if some]
+    )
+    entries, rounds = merge(contests)
     reads = {entry.spec: count_reads(problem, entry, target, scenario.rank) for entry in entries} if known else {}
     return {
         **{"name": scenario.name, "question": scenario.question, "title": scenario.title, "short": scenario.short},
         **{"headline": scenario.headline, "known": known, "target": target, "rank_told": scenario.rank},
         "oracle_error": problem.oracle_error if known and scenario.arguments.get("noise") else None,
-        "time_limit": scenario.time_limit,
-        "threads": contests[0].conditions["threads"],
-        "problem": contests[0].problem,
-        "whole_run_seconds": number(time.perf_counter() - began),
+        **{"time_limit": scenario.time_limit, "threads": contests[0].conditions["threads"]},
+        **{"problem": contests[0].problem, "whole_run_seconds": number(seconds)},
         "entries": [_plain(entry, target, reads) for entry in entries],
         "rounds": rounds,
     }
 
 
-def _by_speed(specs: Sequence[str], repeat: int) -> list[tuple[list[str], int]]:
-    """Return the contestants with how often each is called; none of the groups is empty."""
-    groups = [([s for s in specs if not is_slow(s)], repeat), ([s for s in specs if is_slow(s)], 1)]
-    return [(chosen, times) for chosen, times in groups if chosen]
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-def merge(contests: Sequence[Contest], further: Sequence[Contest]) -> tuple[list[Entry], dict[str, list[Any]]]:
+def merge(contests: Sequence[Contest]) -> tuple[list[Entry], dict[str, list[Any]]]:
     """Return one entry of each contestant, that of the round of median time, and the times to the target by round."""
     found: dict[str, list[Entry]] = {}
-    for contest in (*contests, *further):
-        for entry in contest.entries:
-            found.setdefault(entry.spec, []).append(entry)
+    for entry in (entry for contest in contests for entry in contest.entries):
+        found.setdefault(entry.spec, []).append(entry)
     entries, rounds = [], {}
     for spec, mine in found.items():
-        times = [entry.seconds_to_target for entry in mine]
-        rounds[spec] = times
+        times = rounds[spec] = [entry.seconds_to_target for entry in mine]
         there = [seconds for seconds in times if seconds is not None]
         entries.append(mine[times.index(median_low(there))] if there else mine[0])
     entries.sort(key=lambda entry: entry.order)
     return entries, {spec: times for spec, times in rounds.items() if len(times) > 1}
-
-
-def _progress(name: str) -> Any:
-    return lambda text: print(f"{name}, {text}", file=sys.stderr, flush=True)
 
 
 def iterations_to(entry: Entry, target: float) -> int | None:
@@ -144,7 +85,7 @@ def iterations_to(entry: Entry, target: float) -> int | None:
 def count_reads(problem: Any, entry: Entry, target: float, rank: int | None) -> int | None:
     """Return how often a method of ours reads Y until it is at the target, by running it once more that far."""
     last = iterations_to(entry, target)
-    if entry.name not in METHODS or last is None or not 0 <= (entry.seconds_to_target or 0.0) <= _COUNTED:
+    if entry.name not in METHODS or last is None or not 0 <= (entry.seconds_to_target or 0.0) <= COUNTED:
         return None
     settings = parse_specs(entry.spec)[0].settings | {name: entry.settings[name] for name in entry.told}
     with warnings.catch_warnings():
@@ -161,11 +102,10 @@ def count_reads(problem: Any, entry: Entry, target: float, rank: int | None) -> 
 
 
 def _plain(entry: Entry, target: float, reads: dict[str, int | None]) -> dict[str, Any]:
-    stored = {name: value for name, value in asdict(entry).items() if name not in _LONG}
+    stored = {
+        name: value for name, value in asdict(entry).items() if name not in ("curve", "title", "precision", "recall")
+    }
     return stored | {"iterations_to_target": iterations_to(entry, target), "reads_to_target": reads.get(entry.spec)}
-
-
-# ------------------------------------------------------------------------------------------------ the goals
 
 
 def headline(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -175,7 +115,7 @@ def headline(record: dict[str, Any]) -> list[dict[str, Any]]:
     if ours is None:
         return []
     others = [
-        e for e in record["entries"] if e["spec"] not in (OURS, *_NOT_FULL_DATA) and e["status"] != "not installed"
+        e for e in record["entries"] if e["spec"] not in (OURS, *NOT_FULL_DATA) and e["status"] != "not installed"
     ]
     arrived = [e for e in others if e["seconds_to_target"] is not None]
     fastest = min(arrived, key=lambda e: e["seconds_to_target"], default=None)
@@ -222,22 +162,11 @@ def headline_table(rows: Sequence[dict[str, Any]]) -> Table:
     cells = []
     for row in rows:
         ratio = row["kind"] if row["ratio"] is None else number(row["ratio"])
-        cells.append(
-            [
-                *(row["problem"], row["rival"], row["spec"], _milliseconds(row["ours"]), _milliseconds(row["theirs"])),
-                f"at least {ratio}" if row["kind"] == "at least" else ratio,
-                *(row["goal"], is_met(row), row["our_reads"], row["their_reads"]),
-            ]
-        )
+        times = [None if row[name] is None else number(1e3 * row[name]) for name in ("ours", "theirs")]
+        told = [f"at least {ratio}" if row["kind"] == "at least" else ratio, row["goal"], is_met(row)]
+        cells.append([row["problem"], row["rival"], row["spec"], *times, *told, row["our_reads"], row["their_reads"]])
     columns = ["outliers", "against", "contestant", "ours, ms", "its, ms", "times faster", "goal", "met"]
     return Table("The goals: our default to an error of 1e-4", [*columns, "our reads of Y", "its reads"], cells)
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else number(1e3 * seconds)
-
-
-# ------------------------------------------------------------------------------------------------ tables
 
 
 def scenario_table(record: dict[str, Any]) -> Table:
@@ -269,35 +198,21 @@ def status(entry: dict[str, Any]) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Hold the arena on the chosen problems, print the tables and write arena.json."""
-    chosen = arguments(given)
-    load, began = load_note(), time.perf_counter()
-    names = _split(chosen.only) or list(SCENARIOS)
-    records, absent = [], []
-    for name in names:
-        scenario = SCENARIOS[name].small() if chosen.quick else SCENARIOS[name]
-        if chosen.specs and not set(chosen.specs) & set(scenario.contestants):
-            continue
-        outcome = hold(scenario, chosen.specs, chosen.threads)
-        if isinstance(outcome, str):
-            absent.append(outcome)
-        else:
-            records.append(outcome)
+    chosen = arguments(
+        *(__file__, __doc__, given),
+        command="make arena",
+        only=(tuple(SCENARIOS), "problems"),
+        contestants=(None, "only these, of those that a problem has, with commas"),
+        quick=(False, "the same problems in a small form"),
+    )
+    specs = [spec.text for spec in parse_specs(chosen.contestants)] if chosen.contestants else []
+    scenarios = [SCENARIOS[name].small() if chosen.quick else SCENARIOS[name] for name in chosen.only]
+    outcomes = [hold(s, specs) for s in scenarios if not specs or set(specs) & set(s.contestants)]
+    records = [outcome for outcome in outcomes if not isinstance(outcome, str)]
     # They are stated for the full size.
     goals = [row for record in records if record["headline"] and not chosen.quick for row in headline(record)]
     tables = ([headline_table(goals)] if goals else []) + [scenario_table(record) for record in records]
-    publish(
-        chosen.results / "arena.json",
-        title="Which method for what",
-        command=chosen.command,
-        tables=tables,
-        notes=[*_notes(chosen, records, time.perf_counter() - began, load), *absent],
-        extra={"quick": chosen.quick, "goals": [row | {"met": is_met(row)} for row in goals], "scenarios": records},
-    )
-
-
-def _notes(chosen: argparse.Namespace, records: Sequence[dict[str, Any]], seconds: float, load: str) -> list[str]:
-    threads = records[0]["threads"] if records else 0
-    return [
+    notes = [
         "Each contestant runs in a process of its own; the clock stands still while errors are measured, and "
         "compilation does not count. Times are the median of three calls; slow contestants, and all on real data, are "
         "called once.",
@@ -306,9 +221,13 @@ def _notes(chosen: argparse.Namespace, records: Sequence[dict[str, Any]], second
         "On double-precision data of a million entries and more, early passes of the default compute in single "
         "precision; the other methods compute in double throughout.",
         "Methods with an option alpha are told the true share of outliers, those that need a rank the rank.",
-        f"Threads for each contestant: {threads}. The whole run took {seconds:.0f} s. {load}",
+        f"Threads for each contestant: {records[0]['threads'] if records else 0}.",
         *(["The problems are in their small form (--quick)."] if chosen.quick else []),
+        *(outcome for outcome in outcomes if isinstance(outcome, str)),
     ]
+    goals = [row | {"met": is_met(row)} for row in goals]
+    extra = {"quick": chosen.quick, "goals": goals, "scenarios": records}
+    publish(chosen, "Which method for what", tables, notes, extra=extra)
 
 
 if __name__ == "__main__":

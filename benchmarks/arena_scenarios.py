@@ -40,48 +40,20 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A problem and who takes part.
-
-    Attributes
-    ----------
-    name : str
-        As it is asked for.
-    question : str
-        Key of `QUESTIONS`.
-    title : str
-        What the problem is, in a few words.
-    arguments : dict
-        Of `lrpca.testing.planted`; empty for real data.
-    contestants : tuple of str
-        As `lrpca.bench.contest.parse_specs` takes them.
-    rank : int, optional
-        What contestants are told, if not the true rank.
-    time_limit : float
-        Most seconds of a call.
-    repeat : int
-        Calls of each contestant; slow ones are called once.
-    rounds : int
-        How often the fastest contestants are run anew, one after the other, so that ratios have neighbours in time.
-    short : str
-        Heading of a column.
-    headline : bool
-        Whether it is one of those that the project's goals are stated for.
-    every : int
-        Of real data only every so many columns are used.
-    """
+    """A problem (arguments of `planted`; none for real data) and who takes part, as `parse_specs` takes them."""
 
     name: str
     question: str
     title: str
     arguments: dict[str, Any] = field(default_factory=dict)
     contestants: tuple[str, ...] = (*_USUAL, "pyrpca", "sklearn")
-    rank: int | None = None
-    time_limit: float = 60.0
-    repeat: int = 3
-    rounds: int = 1
-    short: str = ""
-    headline: bool = False
-    every: int = 1
+    rank: int | None = None  # what contestants are told, if not the true rank
+    time_limit: float = 60.0  # of a call, in seconds
+    repeat: int = 3  # calls of each contestant; slow ones are called once
+    rounds: int = 1  # how often the fastest are run anew, so that ratios have neighbours in time
+    short: str = ""  # heading of a column
+    headline: bool = False  # whether the project's goals are stated for it
+    every: int = 1  # of real data only every so many columns are used
 
     def make(self) -> Any:
         """Return the planted problem."""
@@ -197,7 +169,7 @@ VIDEO = "escalator"
 
 def read_video(every: int = 1) -> tuple[Any, str]:
     """Return the frames of the video as rows, only every so many pixels, or None and why they are not here."""
-    from real_matrices import available, load
+    from lrpca.bench.real_matrices import available, load
 
     found, missing = available([VIDEO])
     return (load(VIDEO).Y[:, ::every].copy(), "") if found else (None, missing[0])

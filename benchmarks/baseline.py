@@ -1,6 +1,6 @@
 """What a commit does, in one file: the grid, random problems, real matrices, small calls, read-times, GPU milliseconds.
 
-    python benchmarks/baseline.py [--only grid,random] [--problems 2000] [-o FILE]
+    python benchmarks/baseline.py [--only grid,random] [--problems 2000] [--output FILE]
     python benchmarks/baseline.py --compare BEFORE AFTER
 
 Sections go into the file one by one, so that a GPU's can be added on another machine. A change may lose nothing beyond
@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grid_runs import GridJob, published_jobs, run_all, run_case, run_published
-from measure import RESULTS, Table, interleave, number, render
 
 import lrpca
-from lrpca.core import environment as circumstances
-from lrpca.files.atomic import replacing
+from lrpca.bench.judging import GridJob, published_jobs, run_case, run_published
+from lrpca.bench.measuring import Table, arguments, circumstances, interleave, number, render, run_jobs, store
+from lrpca.core.environment import load_note
 from lrpca.testing import grid, planted, random_problem
 
 DRAWS = 5
@@ -86,7 +84,7 @@ def _judge(seed: int) -> dict[str, Any]:
 def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return how the default does on random problems, one row for each."""
     jobs = [RandomJob(range(first, chosen.problems, 100)) for first in range(min(100, chosen.problems))]
-    rows = sorted(run_all(run_random, jobs, chosen.workers, "random problems"), key=lambda row: row["seed"])
+    rows = sorted(run_jobs(run_random, jobs, chosen.workers, "random problems"), key=lambda row: row["seed"])
     figures = {}
     for kind in ("all", *dict.fromkeys(row["kind"] for row in rows)):
         mine = [row for row in rows if kind in ("all", row["kind"])]
@@ -107,9 +105,9 @@ def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 def measure_grid(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return what is recovered and falsely converged on the grid, and the passes on the published problems."""
-    jobs = [GridJob(case, draw, ["lrpca"], math.inf) for case in grid() for draw in range(DRAWS)]
-    records = run_all(run_case, jobs, chosen.workers, "grid")
-    known = run_all(run_published, published_jobs(["lrpca"]), chosen.workers, "published problems")
+    jobs = [GridJob(case, draw, ["lrpca"]) for case in grid() for draw in range(DRAWS)]
+    records = run_jobs(run_case, jobs, chosen.workers, "grid")
+    known = run_jobs(run_published, published_jobs(["lrpca"]), chosen.workers, "published problems")
     return {
         "figures": {
             "grid": {
@@ -130,29 +128,28 @@ def measure_grid(chosen: argparse.Namespace) -> dict[str, Any]:
 def measure_real(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return iterations, reads and held-out error of the real matrices that are there."""
     from real_data import RANKS, decompose, hold_out
-    from real_matrices import available, load
+
+    from lrpca.bench.real_matrices import available, load
 
     figures = {}
     for name in available()[0]:
         task = hold_out(load(name))
         for rank in RANKS[task.real.kind]:
-            run = decompose(task, rank)
+            seconds, d, _ = decompose(task, rank)
             figures[f"{name}, rank {rank}"] = {
-                "iterations": run.d.n_iter,
-                "reads": run.d.n_reads,
-                "held-out error": float(f"{task.error(run.d.L, run.d.R):.4g}"),
-                "converged": run.d.converged,
-                "seconds": number(run.seconds),
+                "iterations": d.n_iter,
+                "reads": d.n_reads,
+                "held-out error": float(f"{task.error(d.L, d.R):.4g}"),
+                "converged": d.converged,
+                "seconds": number(seconds),
             }
     return {"figures": figures}
 
 
 def measure_speed(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return milliseconds of small calls beside an SVD, and read-times of a pass and of a call."""
-    from limits import Machine
-    from problems import factors
-    from problems import planted as large
-
+    from lrpca.bench.probes import Machine, factors
+    from lrpca.bench.probes import planted as large
     from lrpca.core.influence import levels
     from lrpca.matrices.dense import DenseMatrix
 
@@ -184,10 +181,9 @@ def measure_gpu(chosen: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if not torch.cuda.is_available():
         return None
-    from gpu_measure import RANK, Plan, problem_of, read_time
+    from gpu import RANK, planted_on, read_time
 
-    plan = Plan(device=torch.device("cuda"), size=_GPU_SIDE)
-    problem = problem_of(plan, (_GPU_SIDE, _GPU_SIDE))
+    problem = planted_on(torch.device("cuda"), _GPU_SIDE)
     read = read_time(problem.Y, 9)
 
     def call() -> None:
@@ -207,42 +203,19 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
 }
 
 
-def commit() -> str:
-    """Return the commit that is measured, with a plus if the tree differs from it."""
-
-    def git(*words: str) -> str:
-        folder = Path(__file__).parent
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "../src") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("LRPCA_COMMIT", "unknown")
-
-
 def measure(chosen: argparse.Namespace) -> None:
     """Measure sections and write each into the file as soon as it is there."""
-    stored = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else {}
+    stored = json.loads(chosen.file.read_text(encoding="utf-8")) if chosen.file.exists() else {}
     for name in chosen.only:
-        load, began = circumstances.load_note(), time.perf_counter()
+        load, began = load_note(), time.perf_counter()
         section = SECTIONS[name](chosen)
         if section is None:
             print(f"{name} is left out: no GPU is here")
             continue
         took = time.perf_counter() - began
-        stored[name] = {
-            "commit": commit(),
-            "date": circumstances.date(),
-            "hardware": circumstances.hardware(),
-            "versions": circumstances.versions(),
-            "load": load,
-            "seconds": round(took),
-            **section,
-        }
+        stored[name] = {**circumstances(), "load": load, "seconds": round(took), **section}
         print(f"\n{name}: {took:.0f} s\n{render(figures_table(section['figures']))}", flush=True)
-        chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(chosen.output) as temporary:
-            temporary.write_text(_compact(stored), encoding="utf-8")
+        store(chosen.file, _compact(stored))
 
 
 def _compact(stored: Mapping[str, Any]) -> str:
@@ -257,7 +230,7 @@ def _compact(stored: Mapping[str, Any]) -> str:
         if lines:
             body = ",\n".join("   " + json.dumps(row, ensure_ascii=False) for row in lines)
             text = text.replace(f'"@{name}"', f"[\n{body}\n  ]")
-    return text + "\n"
+    return text
 
 
 def figures_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -304,30 +277,20 @@ def _same_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return fine
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
-    parser.add_argument("--problems", type=int, default=PROBLEMS, help="random problems (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each (default: 2)")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "baseline.json", help="the result file")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two result files")
-    chosen = parser.parse_args(given)
-    chosen.only = chosen.only.split(",")
-    unknown = [name for name in chosen.only if name not in SECTIONS]
-    if unknown:
-        parser.error(f"--only={unknown[0]} is unknown; use some of {','.join(SECTIONS)}")
-    for name in ("problems", "workers"):
-        if getattr(chosen, name) < 1:
-            parser.error(f"--{name}={getattr(chosen, name)} is not positive; use e.g. 2")
-    return chosen
-
-
 def main(given: Sequence[str] | None = None) -> int:
     """Measure or compare."""
-    chosen = arguments(given)
-    if chosen.compare:
-        return 0 if compare(*chosen.compare) else 1
+    words = sys.argv[1:] if given is None else list(given)
+    if words[:1] == ["--compare"]:
+        return 0 if compare(*map(Path, words[1:])) else 1
+    chosen = arguments(
+        *(__file__, __doc__, words),
+        command="make baseline",
+        only=(tuple(SECTIONS), "sections"),
+        problems=(PROBLEMS, "random problems"),
+        workers=(2, "processes of one thread each"),
+        output=(None, "the result file"),
+    )
+    chosen.file = Path(chosen.output or chosen.file)
     measure(chosen)
     return 0
 

@@ -1,41 +1,33 @@
 """A whole default call: time by stages, passes, memory beside Y, and what the first call costs.
 
-    python benchmarks/bench_call.py [--n 8000] [--repeats 9] [--results FOLDER]
+    python benchmarks/bench_call.py [--n 8000] [--repeats 9]
 
-The problem is the paper's: rank 5, one entry in ten an outlier, float32, to a relative error of 1e-6. With LRPCA_DATA
-set to a folder that holds ``published-lrpca/lrpcanet_alpha0.1.mat``, the published model runs too.
+The problem is the paper's: rank 5, one entry in ten an outlier, float32, to a relative error of 1e-6.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from fresh_process import ask
-from limits import Machine
-from measure import FULL, Table, Timing, arguments, interleave, load_note, number, pooled, publish
-from problems import Planted, planted
 
 import lrpca
+from lrpca.bench.contest.memory import begin_peak, peak
+from lrpca.bench.measuring import Table, Timing, arguments, call_fresh, interleave, number, publish, run_fresh
+from lrpca.bench.probes import Machine, Planted, planted
 from lrpca.matrices.dense import DenseMatrix
 
-RANK = 5
-OUTLIERS = 0.1
-ERROR = 1e-6
+FULL, RANK, OUTLIERS, ERROR = 8000, 5, 0.1, 1e-6
 # Goals the project sets itself for this problem, Y of full size: read-times, % of Y, seconds.
-CALL_READ_TIMES = 30.0
-MEMORY = 10.0
-SECOND_PROCESS = 1.0
-_MOST_PASSES = 60
-_SECOND_PROCESSES = 3
+CALL_READ_TIMES, MEMORY, SECOND_PROCESS = 30.0, 10.0, 1.0
+MOST_PASSES, SECOND_PROCESSES = 60, 3
 STAGES = (
     "checks, sample",
     "initialisation: passes",
@@ -43,6 +35,28 @@ STAGES = (
     "iteration: passes",
     "iteration: small matrices",
     "normal form, noise level, result",
+)
+START = """
+import json, time
+marks = [time.perf_counter()]
+import numpy as np; marks.append(time.perf_counter())
+import lrpca; marks.append(time.perf_counter())
+import numba; marks.append(time.perf_counter())
+rng = np.random.default_rng(0)
+Y = (rng.standard_normal((300, 3)) @ rng.standard_normal((3, 200))).astype(np.float32)
+Y[rng.random(Y.shape) < 0.1] += 5
+marks[-1:] = [marks[-1], time.perf_counter()]
+for _ in range(2):
+    lrpca.decompose(Y, rank=3); marks.append(time.perf_counter())
+print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
+"""
+STEPS = (
+    "import numpy",
+    "import lrpca, beyond numpy",
+    "import numba",
+    "",
+    "first call, beyond import numba",
+    "second call",
 )
 
 
@@ -70,46 +84,23 @@ class Stages:
             began = time.perf_counter()
             function()
             ended = time.perf_counter()
-        self._record(began, spans, ended)
-
-    def _record(self, began: float, spans: list[tuple[str, float, float]], ended: float) -> None:
         seconds = dict.fromkeys(STAGES, 0.0)
-        seconds[STAGES[0]] = spans[0][1] - began
-        for i, (stage, start, end) in enumerate(spans):
+        seconds[STAGES[0]], seconds[STAGES[-1]] = spans[0][1] - began, ended - spans[-1][2]
+        for (stage, start, end), following in zip(spans, [*spans[1:], None], strict=True):
             seconds[f"{stage}: passes"] += end - start
-            if i + 1 < len(spans):
-                seconds[f"{stage}: small matrices"] += spans[i + 1][1] - end
-        seconds[STAGES[-1]] = ended - spans[-1][2]
+            seconds[f"{stage}: small matrices"] += following[1] - end if following else 0.0
         self.runs.append(seconds)
-        self.counts = {
-            f"{stage}: passes": sum(span[0] == stage for span in spans) for stage in ("initialisation", "iteration")
-        }
-
-
-def published_form(problem: Planted) -> dict[str, lrpca.Schedule]:
-    """Return schedules of the paper's form: one set by hand, and the published one where it is at hand."""
-    n = len(problem.Y)
-    found = {
-        "paper's form, set by hand": lrpca.Schedule(
-            [6 * problem.typical, 0.3 * problem.typical], [0, 0.8], shape=(n, n), rank=RANK, tail=(1.0, 0.6)
-        )
-    }
-    data = os.environ.get("LRPCA_DATA")
-    file = Path(data or "") / "published-lrpca" / "lrpcanet_alpha0.1.mat"
-    if data and file.is_file():
-        found["paper's published model"] = lrpca.Schedule.from_mat(file, shape=(1000, 1000), rank=5)
-    return found
+        self.counts = {f"{name}: passes": sum(s[0] == name for s in spans) for name in ("initialisation", "iteration")}
 
 
 def decompose(
     problem: Planted, schedule: lrpca.Schedule | None, passes: int | None, note: Callable[[Any], bool] | None = None
 ) -> lrpca.Decomposition:
     """Run the default call, or `passes` iterations exactly."""
+    exactly: dict[str, Any] = {} if passes is None else {"tol": 0, "max_iter": passes}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lrpca.ConvergenceWarning)
-        if passes is None:
-            return lrpca.decompose(problem.Y, rank=RANK, schedule=schedule, callback=note)
-        return lrpca.decompose(problem.Y, rank=RANK, schedule=schedule, tol=0, max_iter=passes, callback=note)
+        return lrpca.decompose(problem.Y, rank=RANK, schedule=schedule, callback=note, **exactly)
 
 
 def passes_needed(problem: Planted, schedule: lrpca.Schedule | None) -> tuple[int | None, list[list[Any]]]:
@@ -117,137 +108,108 @@ def passes_needed(problem: Planted, schedule: lrpca.Schedule | None) -> tuple[in
     course: list[list[Any]] = []
 
     def note(state: Any) -> bool:
-        error = problem.error(state.L, state.R)
-        course.append(
-            [state.iteration, *(float(f"{x:.3g}") for x in (state.threshold, state.kept, state.change, error))]
-        )
-        return error <= ERROR
+        measured = (state.threshold, state.kept, state.change, problem.error(state.L, state.R))
+        course.append([state.iteration, *(float(f"{x:.3g}") for x in measured)])
+        return measured[-1] <= ERROR
 
-    decompose(problem, schedule, _MOST_PASSES, note)
+    decompose(problem, schedule, MOST_PASSES, note)
     return (len(course) if course[-1][-1] <= ERROR else None), course
 
 
 def time_calls(problem: Planted, machine: Machine, repeats: int) -> list[Table]:
     """Time the default call and the paper's form in common rounds with reading Y."""
-    stages = Stages()
+    n, stages, default = len(problem.Y), Stages(), "default call"
+    numbers = [6 * problem.typical, 0.3 * problem.typical], [0, 0.8]
+    by_hand = lrpca.Schedule(*numbers, shape=(n, n), rank=RANK, tail=(1.0, 0.6))
     needed, course = passes_needed(problem, None)
-    forms = published_form(problem)
-    counts = {name: passes_needed(problem, schedule)[0] for name, schedule in forms.items()}
-    contestants: dict[str, Callable[[], object]] = {
-        "default call": partial(stages.call, partial(decompose, problem, None, None)),
-    }
-    runs: dict[str, tuple[lrpca.Schedule | None, int | None]] = {"default call": (None, None)}
+    runs: dict[str, tuple[lrpca.Schedule | None, int | None]] = {default: (None, None)}
     if needed is not None:
         runs["default, ended at 1e-6"] = (None, needed)
-    runs.update({name: (schedule, counts[name] or _MOST_PASSES) for name, schedule in forms.items()})
-    for name, (schedule, passes) in runs.items():
-        contestants.setdefault(name, partial(decompose, problem, schedule, passes))
-    times = interleave(contestants, repeats, probes={"read": partial(machine.read, problem.Y)})
-    results = {name: decompose(problem, *numbers) for name, numbers in runs.items()}
+    runs["paper's form, set by hand"] = (by_hand, passes_needed(problem, by_hand)[0] or MOST_PASSES)
+    calls: dict[str, Callable[[], object]] = {name: partial(decompose, problem, *how) for name, how in runs.items()}
+    calls[default] = partial(stages.call, calls[default])
+    times = interleave(calls, repeats, probes={"read": partial(machine.read, problem.Y)})
+    results = {name: decompose(problem, *how) for name, how in runs.items()}
+    columns = ["iteration", "threshold", "kept", "relative change", "relative error"]
     return [
         _calls_table(problem, times, results),
-        _stages_table(stages, times["default call"], results["default call"]),
-        Table(
-            f"Course of the default, up to an error of {ERROR:g}",
-            ["iteration", "threshold", "kept", "relative change", "relative error"],
-            course,
-        ),
+        _stages_table(stages, times[default], results[default]),
+        Table(f"Course of the default, up to an error of {ERROR:g}", columns, course),
     ]
 
 
 def _calls_table(problem: Planted, times: dict[str, Timing], results: dict[str, lrpca.Decomposition]) -> Table:
     n = len(problem.Y)
-    read = pooled(times, "read")
+    read = Timing([second for timing in times.values() for second in timing.probes["read"]])
     rows: list[list[Any]] = [["reading Y once", number(read.median * 1e3), read.spread, 1.0, None, None, 1, None, None]]
     for name, d in results.items():
-        timing = times[name]
-        error = problem.error(d.L, d.R)
         goal = CALL_READ_TIMES if name == "default call" and n == FULL else None
-        cells = [number(timing.median * 1e3), timing.spread, number(timing.relative_to(timing.probes["read"])), goal]
-        rows.append([name, *cells, d.n_iter, d.n_reads, float(f"{error:.2g}"), d.reason])
-    columns = [
-        "call",
-        "ms",
-        "quartiles",
-        "read-times",
-        "goal, at most",
-        "iterations",
-        "reads of Y",
-        "relative error",
-        "reason",
-    ]
-    return Table(f"Whole calls, Y {n} x {n}, float32, rank {RANK}, {OUTLIERS:.0%} outliers", columns, rows)
+        cells = [number(times[name].median * 1e3), times[name].spread, number(times[name].reads), goal]
+        rows.append([name, *cells, d.n_iter, d.n_reads, float(f"{problem.error(d.L, d.R):.2g}"), d.reason])
+    columns = ["call", "ms", "quartiles", "read-times", "goal, at most", "iterations", "reads of Y"]
+    caption = f"Whole calls, Y {n} x {n}, float32, rank {RANK}, {OUTLIERS:.0%} outliers"
+    return Table(caption, [*columns, "relative error", "reason"], rows)
 
 
 def _stages_table(stages: Stages, timing: Timing, d: lrpca.Decomposition) -> Table:
     # One round's own numbers, so that they add up; the first recorded call was the untimed one.
     middle = int(np.argsort(timing.seconds)[len(timing.seconds) // 2])
     run, read = stages.runs[1 + middle], timing.probes["read"][middle]
-    total = sum(run.values())
-    rows = []
+    total, rows = sum(run.values()), []
     for stage in STAGES:
         count = stages.counts.get(stage)
-        each = number(run[stage] / count / read) if count else None
         cells = [number(run[stage] * 1e3), number(run[stage] / read), number(100 * run[stage] / total)]
-        rows.append([stage, count, *cells, each])
+        rows.append([stage, count, *cells, number(run[stage] / count / read) if count else None])
     rows.append(["all", d.n_reads, number(total * 1e3), number(total / read), 100, None])
     columns = ["stage", "reads of Y", "ms", "read-times", "% of the call", "read-times per pass"]
     return Table("Where the median default call spends its time", columns, rows)
 
 
-def measure_memory(n: int) -> Table:
+def memory(n: int) -> list[int]:
+    """Return the bytes of Y and how far a default call raised the resident memory above what it was with Y alone."""
+    lrpca.decompose(planted(400, rank=RANK, outlier_fraction=OUTLIERS).Y, rank=RANK)
+    problem = planted(n, rank=RANK, outlier_fraction=OUTLIERS)
+    before = begin_peak()
+    lrpca.decompose(problem.Y, rank=RANK)
+    return [problem.Y.nbytes, peak() - before]
+
+
+def memory_table(n: int) -> Table:
     """Return the table of the memory one default call needs beside Y."""
-    answer = ask("memory", str(n), str(RANK))
-    share = 100 * answer["beside"] / answer["Y"]
-    goal = MEMORY if n == FULL else None
-    return Table(
-        "Peak memory of the default call beside Y (resident, kernels already loaded)",
-        ["Y, MB", "beside Y, MB", "% of Y", "goal, at most"],
-        [[number(answer["Y"] / 1e6), number(answer["beside"] / 1e6), number(share), goal]],
-    )
+    size, beside = call_fresh(memory, n)
+    row = [number(size / 1e6), number(beside / 1e6), number(100 * beside / size), MEMORY if n == FULL else None]
+    columns = ["Y, MB", "beside Y, MB", "% of Y", "goal, at most"]
+    return Table("Peak memory of the default call beside Y (resident, kernels already loaded)", columns, [row])
 
 
-def measure_start() -> Table:
+def start_table() -> Table:
     """Return the table of the first call of a process, with an empty and with a filled cache of compiled code."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {"NUMBA_CACHE_DIR": folder}
-        empty = ask("start", environment=environment)
-        filled = [ask("start", environment=environment) for _ in range(_SECOND_PROCESSES)]
-    later = {name: float(np.median([answer[name] for answer in filled])) for name in empty}
-    labels = {
-        "numpy": "import numpy",
-        "lrpca": "import lrpca, beyond numpy",
-        "numba": "import numba",
-        "first": "first call, beyond import numba",
-        "second": "second call",
-    }
-    goals = {"first": SECOND_PROCESS}
-    rows = [[labels[name], number(empty[name]), number(later[name]), goals.get(name)] for name in labels]
+        runs = [
+            json.loads(run_fresh(START, environment={"NUMBA_CACHE_DIR": folder})) for _ in range(1 + SECOND_PROCESSES)
+        ]
+    later = np.median(runs[1:], axis=0)
+    goals = {STEPS[4]: SECOND_PROCESS}
+    rows = [
+        [name, number(a), number(float(b)), goals.get(name)] for name, a, b in zip(STEPS, runs[0], later, strict=True)
+    ]
     columns = ["step", "nothing compiled yet, s", "later processes, s", "goal, at most"]
-    return Table("Start of a process, float32 300 x 200", columns, rows)
+    return Table("Start of a process, float32 300 x 200", columns, [row for row in rows if row[0]])
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write call.json."""
-    chosen = arguments(__doc__ or "", repeats=9)
-    load = load_note()
-    start, memory = measure_start(), measure_memory(chosen.n)
-    machine = Machine()
+    options = {"n": (FULL, "rows and columns of Y"), "repeats": (9, "rounds of timing")}
+    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
+    start, beside, machine = start_table(), memory_table(chosen.n), Machine()
     problem = planted(chosen.n, rank=RANK, outlier_fraction=OUTLIERS)
-    tables = time_calls(problem, machine, chosen.repeats)
-    publish(
-        chosen.results / "call.json",
-        title="A whole call",
-        command="make bench",
-        tables=[*tables, memory, start],
-        notes=[
-            f"{machine.threads} threads. Medians of {chosen.repeats} rounds; each round times everything once, in "
-            "shuffled order. Read-times are those measured directly before each call.",
-            "The default call is told the rank only and ends by its own rule; the paper's form is given the number of "
-            f"iterations at which its error falls below {ERROR:g} (at most {_MOST_PASSES}), which nobody can know.",
-            load,
-        ],
-    )
+    notes = [
+        f"{machine.threads} threads. Medians of {chosen.repeats} rounds; each round times everything once, in shuffled "
+        "order. Read-times are those measured directly before each call.",
+        "The default call is told the rank only and ends by its own rule; the paper's form is given the number of "
+        f"iterations at which its error falls below {ERROR:g} (at most {MOST_PASSES}), which nobody can know.",
+    ]
+    publish(chosen, "A whole call", [*time_calls(problem, machine, chosen.repeats), beside, start], notes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`RobustPCA.fit` against `decompose`: what the scikit-learn front costs.
 
-    python benchmarks/bench_estimator.py [--n 8000] [--repeats 7] [--results FOLDER]
+    python benchmarks/bench_estimator.py [--n 8000] [--repeats 7]
 
 The paper's problem of rank 5 with 10% outliers, in single precision, without noise and with 1%. `fit` validates its
 input, solves with one component more for the centre, and takes the principal axes of the result.
@@ -10,48 +10,39 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from limits import Machine
-from measure import Table, arguments, interleave, load_note, number, publish
 
 from lrpca import RobustPCA, decompose
+from lrpca.bench.measuring import Table, arguments, interleave, number, publish
+from lrpca.bench.probes import Machine
 from lrpca.testing import planted
 
-RANK = 5
-NOISES = (0.0, 0.01)
+RANK, NOISES = 5, (0.0, 0.01)
 
 
 def race(n: int, machine: Machine, repeats: int) -> Table:
     """Time fits and decompositions of the same matrices."""
-    cells = []
+    rows = []
     for noise in NOISES:
         Y = planted((n, n), rank=RANK, outlier_fraction=0.1, noise=noise, dtype=np.float32, random_state=0).Y
-        contestants: dict[str, Any] = {
+        calls: dict[str, Any] = {
             f"decompose, rank {RANK}": partial(decompose, Y, RANK),
             f"decompose, rank {RANK + 1}": partial(decompose, Y, RANK + 1),
             f"fit, {RANK} components, center=False": partial(RobustPCA(RANK, center=False).fit, Y),
             f"fit, {RANK} components": partial(RobustPCA(RANK).fit, Y),
             "fit, automatic": partial(RobustPCA().fit, Y),
         }
-        times = interleave(contestants, repeats, probes={"read": partial(machine.read, Y)})
-        first = times[f"decompose, rank {RANK}"]
+        times = interleave(calls, repeats, probes={"read": partial(machine.read, Y)})
+        first = times[f"decompose, rank {RANK}"].seconds
         for name, timing in times.items():
-            cells.append(
-                [
-                    f"{noise:.0%}",
-                    name,
-                    number(timing.median * 1e3),
-                    timing.spread,
-                    number(timing.relative_to(timing.probes["read"])),
-                    number(timing.relative_to(first.seconds)),
-                    number(beside(contestants[name]) / Y.nbytes),
-                ]
-            )
+            ratios = (timing.reads, timing.relative_to(first), beside(calls[name]) / Y.nbytes)
+            rows.append([f"{noise:.0%}", name, number(timing.median * 1e3), timing.spread, *map(number, ratios)])
     columns = ["noise", "call", "ms", "quartiles", "read-times", f"times decompose, rank {RANK}", "memory beside Y"]
-    return Table(f"{n} x {n}, float32, {RANK} components, 10% outliers", columns, cells)
+    return Table(f"{n} x {n}, float32, {RANK} components, 10% outliers", columns, rows)
 
 
 def beside(call: Any) -> int:
@@ -63,23 +54,17 @@ def beside(call: Any) -> int:
     return int(peak)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write estimator.json."""
     warnings.simplefilter("ignore")
-    chosen = arguments(__doc__ or "", repeats=7)
-    load = load_note()
+    options = {"n": (8000, "rows and columns of Y"), "repeats": (7, "rounds of timing")}
+    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
-    publish(
-        chosen.results / "estimator.json",
-        title="RobustPCA.fit against decompose",
-        command="make bench",
-        tables=[race(chosen.n, machine, chosen.repeats)],
-        notes=[
-            f"{machine.threads} threads. Medians of {chosen.repeats} rounds; ratios are between calls of the same "
-            "round. Memory beside Y is what Python and NumPy allocate at most, as a part of Y.",
-            load,
-        ],
+    note = (
+        f"{machine.threads} threads. Medians of {chosen.repeats} rounds; ratios are between calls of the same round. "
+        "Memory beside Y is what Python and NumPy allocate at most, as a part of Y."
     )
+    publish(chosen, "RobustPCA.fit against decompose", [race(chosen.n, machine, chosen.repeats)], [note])
 
 
 if __name__ == "__main__":

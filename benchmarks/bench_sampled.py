@@ -1,6 +1,6 @@
 """The method "sampled" against IRCUR and the full default: seconds, errors, and how much of Y is read.
 
-    python benchmarks/bench_sampled.py [--n 12000] [--repeats 3] [--results FOLDER]
+    python benchmarks/bench_sampled.py [--n 12000] [--repeats 3]
 
 Rank 5, float32, outliers of up to five times the size of an entry, with and without noise. A second table finds the
 size from which sampling is the faster way, which is what "auto" goes by.
@@ -8,16 +8,15 @@ size from which sampling is the faster way, which is what "auto" goes by.
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, interleave, load_note, number, publish
-from problems import Planted, planted
 
 import lrpca
+from lrpca.bench.measuring import Table, arguments, interleave, number, publish
+from lrpca.bench.probes import Planted, planted
 from lrpca.solvers.methods import pays_to_sample
 
 RANK = 5
@@ -32,22 +31,6 @@ SIZES = (1500, 2000, 3000, 4000, 6000)
 # where there is no noise.
 FASTER, READS = 3.0, 0.5
 _ROWS = 256
-
-
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--n", type=int, default=FULL, help="rows and columns of Y (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of timing (default: %(default)s)")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="folder of the result file (default: benchmarks/results)"
-    )
-    chosen = parser.parse_args()
-    if chosen.n < 1500:
-        parser.error(f"--n={chosen.n} is below 1500, where nothing is sampled; use e.g. 3000")
-    if chosen.repeats < 1:
-        parser.error(f"--repeats={chosen.repeats} is not positive; use e.g. 3")
-    return chosen
 
 
 def problem_of(n: int, outliers: float, noise: float) -> Planted:
@@ -84,7 +67,7 @@ def compare(n: int, outliers: float, noise: float, repeats: int) -> list[list[An
     return rows
 
 
-def crossover(sizes: tuple[int, ...], repeats: int) -> Table:
+def crossover(sizes: Sequence[int], repeats: int) -> Table:
     """Return from which size on sampling is the faster way, with noise and without."""
     rows = []
     for n in sizes:
@@ -100,26 +83,20 @@ def crossover(sizes: tuple[int, ...], repeats: int) -> Table:
     return Table("Where sampling begins to pay, 10% outliers, without noise and with 1%", columns, rows)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write sampled.json."""
-    chosen = arguments()
-    load = load_note()
+    options = {"n": (FULL, "rows and columns of Y, 1500 at least"), "repeats": (3, "rounds of timing")}
+    chosen = arguments(__file__, __doc__, given, **options)
     rows = [row for problem in PROBLEMS for row in compare(chosen.n, *problem, chosen.repeats)]
     columns = ["outliers", "noise", "method", "seconds", "times sampled's", "relative error", "reads of Y"]
     table = Table(f"Y {chosen.n} x {chosen.n}, float32, rank {RANK}", [*columns, "iterations", "reason"], rows)
-    publish(
-        chosen.results / "sampled.json",
-        title="Sampling",
-        command="python benchmarks/bench_sampled.py",
-        tables=[table, crossover(tuple(n for n in SIZES if n <= chosen.n), chosen.repeats)],
-        notes=[
-            f"Medians of {chosen.repeats} rounds; each round times every method once, in shuffled order, and ratios "
-            "are those within a round.",
-            f"Goals: faster than ircur at an error no larger, at least {FASTER:g} times as fast as lrpca at the same "
-            f"error, and less than {READS:g} reads of Y without noise.",
-            load,
-        ],
-    )
+    notes = [
+        f"Medians of {chosen.repeats} rounds; each round times every method once, in shuffled order, and ratios are "
+        "those within a round.",
+        f"Goals: faster than ircur at an error no larger, at least {FASTER:g} times as fast as lrpca at the same "
+        f"error, and less than {READS:g} reads of Y without noise.",
+    ]
+    publish(chosen, "Sampling", [table, crossover([n for n in SIZES if n <= chosen.n], chosen.repeats)], notes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Robust coefficients of new rows: against reading them, against the same regression in NumPy, against least squares.
 
-    python benchmarks/bench_transform.py [--n 8000] [--repeats 7] [--results FOLDER]
+    python benchmarks/bench_transform.py [--n 8000] [--repeats 7]
 
 A thousand rows of n columns with three outliers in ten entries, all on one side. A read-time is the time of a plain
 parallel sum over the same rows, measured directly before. How many outliers a row may hold is counted on shorter rows.
@@ -8,15 +8,16 @@ parallel sum over the same rows, measured directly before. How many outliers a r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
-from limits import Machine
-from measure import Table, arguments, interleave, load_note, number, publish
 
+from lrpca.bench.measuring import Table, arguments, clock, interleave, number, publish
+from lrpca.bench.probes import Machine
 from lrpca.core.factors import thin_svd
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.rows import _by_blocks, robust_coefficients
@@ -94,32 +95,19 @@ def in_numpy(
 def race(n: int, machine: Machine, repeats: int) -> Table:
     """Time the regression at every rank, with and without noise, beside NumPy and least squares."""
     cells = []
-    for rank in RANKS:
-        for noise in NOISES:
-            rows = corrupted((ROWS, n), rank, noise=noise)
-            few = rows.Y[:FEW_ROWS]
-            contestants: dict[str, Callable[[], object]] = {
-                "ours": partial(robust_coefficients, DenseMatrix(rows.Y), rows.R, rows.noise),
-                "least squares": partial(np.matmul, rows.Y, np.linalg.pinv(rows.R).T),
-            }
-            times = interleave(contestants, repeats, probes={"read": partial(machine.read, rows.Y)})
-            slow = interleave({"NumPy": partial(in_numpy, few, rows.R, rows.noise)}, 1)["NumPy"]
-            ours = times["ours"]
-            ratio = slow.median / FEW_ROWS / (ours.median / ROWS)
-            got = robust_coefficients(DenseMatrix(rows.Y), rows.R, rows.noise)
-            cells.append(
-                [
-                    rank,
-                    f"{noise:.0%}",
-                    number(ours.median * 1e3),
-                    ours.spread,
-                    number(ours.relative_to(ours.probes["read"])),
-                    number(times["least squares"].median * 1e3),
-                    number(ratio),
-                    float(f"{rows.error(got):.1e}"),
-                    float(f"{rows.error(in_numpy(few, rows.R, rows.noise)):.1e}"),
-                ]
-            )
+    for rank, noise in product(RANKS, NOISES):
+        rows = corrupted((ROWS, n), rank, noise=noise)
+        few = rows.Y[:FEW_ROWS]
+        calls: dict[str, Callable[[], object]] = {
+            "ours": partial(robust_coefficients, DenseMatrix(rows.Y), rows.R, rows.noise),
+            "least squares": partial(np.matmul, rows.Y, np.linalg.pinv(rows.R).T),
+        }
+        times = interleave(calls, repeats, probes={"read": partial(machine.read, rows.Y)})
+        slow, theirs = clock(partial(in_numpy, few, rows.R, rows.noise))
+        ours = times["ours"]
+        speeds = (ours.reads, times["least squares"].median * 1e3, slow / FEW_ROWS / (ours.median / ROWS))
+        errors = [float(f"{rows.error(got):.1e}") for got in (calls["ours"](), theirs)]
+        cells.append([rank, f"{noise:.0%}", number(ours.median * 1e3), ours.spread, *map(number, speeds), *errors])
     columns = ["rank", "noise", "ms", "quartiles", "read-times", "least squares, ms"]
     columns += ["NumPy takes, times as long", "worst error", f"worst of {FEW_ROWS} rows, NumPy"]
     return Table(f"{ROWS} rows of {n} columns, float64, {FRACTION:.0%} outliers of size {SIZE:g}", columns, cells)
@@ -143,12 +131,7 @@ def kinds(n: int, machine: Machine, repeats: int) -> Table:
         flat = Y if Y.flags.c_contiguous else Y.T
         timing = interleave({kind: fit}, repeats, probes={"read": partial(machine.read, flat)})[kind]
         cells.append(
-            [
-                kind,
-                number(timing.median * 1e3),
-                number(timing.relative_to(timing.probes["read"])),
-                float(f"{rows.error(fit() / scale):.1e}"),
-            ]
+            [kind, number(timing.median * 1e3), number(timing.reads), float(f"{rows.error(fit() / scale):.1e}")]
         )
     columns = ["Y", "ms", "read-times", "worst error"]
     return Table(f"Kinds of data, {ROWS} rows of {n} columns, rank {SHORT_RANK}, 5% noise", columns, cells)
@@ -169,53 +152,33 @@ def recovered(rows: Rows, got: Any) -> float:
 def breakdown() -> Table:
     """Count recovered rows by the share of outliers, ours and NumPy's."""
     cells = []
-    for positive in (False, True):
-        for one_sided in (False, True):
-            for size in (10.0, 1000.0):
-                for noise in NOISES:
-                    shares = []
-                    for fraction in FRACTIONS:
-                        rows = corrupted(
-                            (SHORT_ROWS, SHORT),
-                            SHORT_RANK,
-                            noise=noise,
-                            fraction=fraction,
-                            size=size,
-                            one_sided=one_sided,
-                            positive=positive,
-                        )
-                        ours = recovered(rows, robust_coefficients(DenseMatrix(rows.Y), rows.R, rows.noise))
-                        theirs = recovered(rows, in_numpy(rows.Y, rows.R, rows.noise))
-                        shares += [number(100 * ours), number(100 * theirs)]
-                    components = "positive" if positive else "of both signs"
-                    cells.append([components, "one" if one_sided else "both", size, f"{noise:.0%}", *shares])
+    for positive, one_sided, size, noise in product((False, True), (False, True), (10.0, 1000.0), NOISES):
+        shares = []
+        for fraction in FRACTIONS:
+            kind: dict[str, Any] = {"fraction": fraction, "size": size, "one_sided": one_sided, "positive": positive}
+            rows = corrupted((SHORT_ROWS, SHORT), SHORT_RANK, noise=noise, **kind)
+            ours = recovered(rows, robust_coefficients(DenseMatrix(rows.Y), rows.R, rows.noise))
+            shares += [number(100 * ours), number(100 * recovered(rows, in_numpy(rows.Y, rows.R, rows.noise)))]
+        components = "positive" if positive else "of both signs"
+        cells.append([components, "one" if one_sided else "both", size, f"{noise:.0%}", *shares])
     columns = ["components", "sides of outliers", "size", "noise"]
     columns += [f"{fraction:.0%}, {who}" for fraction in FRACTIONS for who in ("ours", "NumPy")]
     return Table(f"Recovered rows in %, {SHORT_ROWS} rows of {SHORT} columns, rank {SHORT_RANK}", columns, cells)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write transform.json."""
-    chosen = arguments(__doc__ or "", repeats=7)
-    load = load_note()
+    options = {"n": (8000, "columns of the rows"), "repeats": (7, "rounds of timing")}
+    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
-    publish(
-        chosen.results / "transform.json",
-        title="Robust coefficients of new rows",
-        command="make bench",
-        tables=[
-            race(chosen.n, machine, chosen.repeats),
-            kinds(chosen.n, machine, chosen.repeats),
-            breakdown(),
-        ],
-        notes=[
-            f"{machine.threads} threads. Medians of {chosen.repeats} rounds; read-times are those measured directly "
-            f"before each call. NumPy is timed once, on {FEW_ROWS} rows, and compared by row.",
-            f"Recovered is a row within {EXACT:g} of the truth, with noise within {NOISY:g} times the error of least "
-            "squares on the entries without outliers. The noise level is given, as `transform` does.",
-            load,
-        ],
-    )
+    tables = [make(chosen.n, machine, chosen.repeats) for make in (race, kinds)]
+    notes = [
+        f"{machine.threads} threads. Medians of {chosen.repeats} rounds; read-times are those measured directly before "
+        f"each call. NumPy is timed once, on {FEW_ROWS} rows, and compared by row.",
+        f"Recovered is a row within {EXACT:g} of the truth, with noise within {NOISY:g} times the error of least "
+        "squares on the entries without outliers. The noise level is given, as `transform` does.",
+    ]
+    publish(chosen, "Robust coefficients of new rows", [*tables, breakdown()], notes)
 
 
 if __name__ == "__main__":

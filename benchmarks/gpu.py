@@ -1,129 +1,251 @@
 """What a GPU does: a pass, a whole call, batches and training, each against reading Y or another way in the same run.
 
-    python benchmarks/gpu.py [--quick] [--size 20000] [--only passes,call,batch,training] [-o FILE]
+    python benchmarks/gpu.py [--quick] [--size 20000] [--only passes,call,batch,training]
 
-Needs a PyTorch that finds a GPU; about two minutes. With LRPCA_DATA set to a folder that holds
-``published-lrpca/lrpcanet_alpha0.1.mat``, the published model runs too. A part that fails (on small cards memory may
-end) is told of, and the others go on.
+Needs a PyTorch that finds a GPU; about two minutes. With the published model in LRPCA_DATA it runs too. A part that
+fails (on small cards memory may end) is told of in the notes, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import gpu_rival
 import numpy as np
-from gpu_measure import RANK, Found, Plan, cell, problem_of, read_time, wait
-from gpu_rival import Planted
-from measure import RESULTS, Table, Timing, interleave, load_note, number, publish
+import torch
 
 import lrpca
-from lrpca.core import environment as circumstances
+from lrpca.bench import plain_torch
+from lrpca.bench.measuring import Table, Timing, arguments, clock, data_folder, interleave, number, publish
+from lrpca.bench.probes import Planted, planted
+from lrpca.core import environment
 from lrpca.core.devices import check_device
+from lrpca.core.influence import Levels, levels
+from lrpca.kernels.gpu import tensor_pass
+from lrpca.kernels.torch_pass import plain_pass
 from lrpca.schedule import Schedule
 
-ERROR = 1e-6
-# In the order of the page. The call is measured first: its first one compiles.
+RANK, OUTLIERS, ERROR = 5, 0.1, 1e-6
 SECTIONS = ("passes", "call", "batch", "training")
-_ORDER = ("call", "passes", "batch", "training")
-_SCRATCH = RESULTS.parent / "scratch"
-_COMMAND = "make bench-gpu"
-QUICK: dict[str, Any] = {"ranks": (1, 5, 16), "fast": (5,), "repeats": 5, "calls": 3, "processor": 0, "problems": 1000}
-
-
-def measure_call(plan: Plan) -> Found:
-    """Measure a whole call against the published method in plain torch on the same device, and the processor."""
-    problem = problem_of(plan, (plan.size, plan.size))
-    read = read_time(problem.Y, plan.repeats)
-    ours = partial(lrpca.decompose, problem.Y, RANK, tol=ERROR)
-    first = clock(plan, ours)
-    memory, d = _memory(plan, ours)
-    rivals, lost = _rivals(plan, problem)
-    works: dict[str, Callable[[], object]] = {"lrpca": ours, **{name: rival.solve for name, rival in rivals.items()}}
-    times = interleave({name: partial(clock, plan, work) for name, work in works.items()}, plan.calls)
-    own = times["lrpca"]
-    rows: list[list[Any]] = [["lrpca", d.n_iter, d.n_reads, *_times(own, read, d.n_iter, own), memory]]
-    rows[0].append(cell(problem.error(d.L, d.R)))
-    for name, rival in rivals.items():
-        cells = _times(times[name], read, rival.iterations, own, rival.begin)
-        rows.append([name, rival.iterations, None, *cells, rival.memory, cell(rival.error)])
-    if plan.processor:
-        rows.append(_on_processor(plan, problem, own, read))
-    timed = ("ms", "read-times", "read-times per iteration", "times lrpca")
-    columns = ["", "iterations", "reads of Y", *timed, "memory beside Y, %", "error"]
-    caption = f"A whole call: {plan.size} x {plan.size}, rank {RANK}, 10% outliers, to {ERROR:g}"
-    figures = {"call seconds": {name: [*timing.seconds] for name, timing in times.items()}, "first call": first}
-    return Found([Table(caption, columns, rows)], [*_call_notes(d.reason, first), *lost], figures)
-
-
-def _call_notes(reason: str, first: float) -> list[str]:
-    return [
-        f"The call ended by {reason!r}. The first one of the process, with all that had to be loaded and compiled "
-        f"(less where Triton has kept it from earlier runs), took {number(first)} s.",
-        "Plain torch: soft threshold, torch.svd_lowrank(niter=4) to begin with, scaled gradient steps, float32; the "
-        "thresholds of the schedule are scaled to the shape, and its tail, if it has one, goes on after its layers. It "
-        "is told when to stop: at the first iteration with an error below the target, or with the least there is, and "
-        "is timed without measuring errors. Its time per iteration is without the start, ours with it.",
-    ]
+# The published model, in the folder LRPCA_DATA; a shipped one of the same form, with a tail.
+PUBLISHED, SHIPPED = "published-lrpca/lrpcanet_alpha0.1.mat", "frmnn-0.1"
+# Calls queued one after the other, and calls before the clock starts, of which the first compiles.
+ROW, WARM = 8, 4
+# Side of the problem that errors of a pass are told from.
+NEAR = 2000
+# How Y is stored for a pass, and whether there is a mask.
+STORAGES = {
+    "uint8": ("uint8", False),
+    "float16": ("float16", False),
+    "float64": ("float64", False),
+    "float32, a mask": ("float32", True),
+}
+BATCH_SHAPE, BATCH_RANK = (1024, 40), 1
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The published method with a schedule, as far as it gets."""
+class Plan:
+    """What to measure, on which device, and how often."""
 
-    solve: Callable[[], object]
-    iterations: int
-    error: float
-    begin: float  # seconds before the first iteration
-    memory: int | float | None  # beside Y, in % of it
+    device: Any
+    size: int = 20_000
+    ranks: Sequence[int] = (1, 5, 8, 16, 32, 64)
+    fast: Sequence[int] = (5, 8, 16)
+    repeats: int = 15
+    calls: int = 5
+    processor: int = 3  # calls on the processor
+    problems: int = 10_000
 
 
-def _rivals(plan: Plan, problem: Planted) -> tuple[dict[str, Rival], list[str]]:
-    """Return the rivals by name, and a note on each for which memory ended."""
-    import torch
+QUICK: dict[str, Any] = {"ranks": (1, 5, 16), "fast": (5,), "repeats": 5, "calls": 3, "processor": 0, "problems": 1000}
 
-    found, lost = {}, []
-    for name, schedule in gpu_rival.schedules().items():
+
+@dataclass
+class Found:
+    """What a section has to tell; figures are for those who want more than the tables."""
+
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class OnDevice(Planted):
+    """A planted problem whose Y is on a device, as are the factors that are held against it."""
+
+    def error(self, L: Any, R: Any) -> float:
+        """Return the relative error of factors on a device."""
+        return super().error(*(factor.double().cpu().numpy() for factor in (L, R)))
+
+
+def planted_on(device: Any, n: int) -> OnDevice:
+    """Return the paper's problem on a device."""
+    problem = planted(n, rank=RANK, outlier_fraction=OUTLIERS)
+    return OnDevice(torch.from_numpy(problem.Y).to(device), problem.U, problem.V, problem.typical)
+
+
+def wait(device: Any) -> None:
+    """Wait until a device has done what it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds_of(device: Any, work: Callable[[], object], count: int = 1) -> float:
+    """Return the seconds of one of `count` calls in a row, from event to event on a GPU."""
+    if device.type != "cuda":
+        return clock(lambda: [work() for _ in range(count)])[0] / count
+    new: Any = torch.cuda.Event
+    first, last = new(enable_timing=True), new(enable_timing=True)
+    wait(device)
+    first.record()
+    for _ in range(count):
+        work()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3 / count
+
+
+def read_time(Y: Any, repeats: int) -> float:
+    """Return the median seconds of a plain sum over Y, after some to warm up."""
+    return float(np.median([seconds_of(Y.device, Y.sum) for _ in range(WARM + repeats)][WARM:]))
+
+
+def cell(value: float) -> int | float | None:
+    """Return a number as tables show it, None if it is none."""
+    return number(value) if math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------------------------ passes
+
+
+def operands(problem: Planted, rank: int, dtype: str, masked: bool) -> tuple[tuple[Any, Any, Any, Levels], Any]:
+    """Return Y as stored, factors that are not the truth, levels that fit the residuals, and a mask or None."""
+    Y: Any = problem.Y
+    generator = torch.Generator(Y.device).manual_seed(1)
+    # Numbers of X are of the size 1/n: in units that half precision and bytes can hold, except in single precision.
+    scale = 1.0 if dtype == "float32" else 20.0 / problem.typical
+    L, R = (
+        torch.randn(n, rank, generator=generator, dtype=torch.float64, device=Y.device) * (scale**0.5 / n**0.5)
+        for n in Y.shape
+    )
+    stored = Y
+    if dtype != "float32":
+        stored = torch.empty(Y.shape, dtype=getattr(torch, dtype), device=Y.device)
+        for rows, part in zip(Y.split(1024), stored.split(1024), strict=True):
+            part.copy_((scale * rows).clamp(0, 255) if dtype == "uint8" else scale * rows)
+    mask = torch.rand(Y.shape, generator=generator, device=Y.device) > OUTLIERS if masked else None
+    return (stored, L, R, levels("redescending", scale * math.sqrt((RANK + rank) / Y.numel()))), mask
+
+
+def pass_row(plan: Plan, large: Planted, near: Planted, rank: int, fast: bool, dtype: str, masked: bool) -> list[Any]:
+    """Return times of a pass and its errors against double precision."""
+    (Y, L, R, level), mask = operands(large, rank, dtype, masked)
+    room: dict[Any, Any] = {}
+    work = partial(tensor_pass, Y, L, R, level, A=R, B=L, mask=mask, fast=fast, room=room)
+    times = pace_cells(large.Y, work, plan.repeats, Y.element_size() + masked)
+    (Y, L, R, level), mask = operands(near, rank, dtype, masked)
+    # Nothing is cut off: on which side of a jump an entry falls is decided by rounding.
+    level = Levels(level.clip, math.inf, math.inf)
+    ours = tensor_pass(Y, L, R, level, A=R, B=L, mask=mask, fast=fast)
+    true = plain_pass(Y, L, R, level, A=R, B=L, mask=mask, arithmetic=torch.float64)
+    return [*times, *(_apart(a, b) for a, b in ((ours.CA, true.CA), (ours.CtB, true.CtB)))]
+
+
+def plain_row(plan: Plan, large: Planted, near: Planted, tf32: bool) -> list[Any]:
+    """Return the same of plain torch; with TF32, products are rounded to eleven bits."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        (Y, L, R, level), _ = operands(large, RANK, "float32", False)
+        work = partial(plain_torch.plain, Y, L.float(), R.float(), level.clip)
+        times = pace_cells(Y, work, max(3, plan.repeats // 3), 4)
+        (Y, L, R, level), _ = operands(near, RANK, "float32", False)
+        ours = plain_torch.plain(Y, L.float(), R.float(), level.clip)
+        true = plain_torch.plain(Y.double(), L, R, level.clip)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    return [*times, *(_apart(a, b) for a, b in zip(ours, true, strict=True))]
+
+
+def _apart(one: Any, other: Any) -> Any:
+    return cell(float(torch.linalg.norm(one - other) / torch.linalg.norm(other)))
+
+
+def pace_cells(Y: Any, work: Callable[[], object], repeats: int, width: int) -> list[Any]:
+    """Time some work, every time directly after a read of Y: one call, one among several in a row, and TB/s."""
+    for _ in range(WARM):
+        work()
+    times = [[seconds_of(Y.device, f, n) for f, n in ((Y.sum, 1), (work, 1), (work, ROW))] for _ in range(repeats)]
+    read, single, row = np.array(times).T
+    medians = [np.median(x) for x in (1e3 * single, single / read, 1e3 * row, row / read)]
+    return [cell(float(value)) for value in (*medians, width * Y.numel() / np.median(row) / 1e12)]
+
+
+def measure_passes(plan: Plan) -> Found:
+    """Measure passes at several ranks, of other storage, and what plain torch takes for the same products."""
+    large, near = planted_on(plan.device, plan.size), planted_on(plan.device, NEAR)
+    wanted = sorted([(rank, False) for rank in plan.ranks] + [(rank, True) for rank in plan.fast])
+    rows = [
+        [rank, "fast" if fast else "precise", *pass_row(plan, large, near, rank, fast, "float32", False)]
+        for rank, fast in wanted
+    ]
+    own = next((row[2] for row in rows if row[:2] == [RANK, "precise"]), math.nan)
+    works: dict[str, Callable[[], list[Any]]] = {
+        **{name: partial(pass_row, plan, large, near, RANK, False, *how) for name, how in STORAGES.items()},
+        "plain torch": partial(plain_row, plan, large, near, False),
+        "plain torch, TF32": partial(plain_row, plan, large, near, True),
+    }
+    others = []
+    for name, work in works.items():
         try:
-            found[f"plain torch, {name}"] = _rival(plan, problem, schedule.scaled_to((plan.size, plan.size), RANK))
+            cells = work()
+            others.append([name, *cells[:5], cell(cells[0] / own), *cells[5:]])
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            lost.append(f"Plain torch, {name}: the memory of the device ended.")
-    return found, lost
+            others.append([name, *[None] * 8])
+    timed = ("ms", "read-times", "in a row, ms", "in a row, read-times", "TB/s")
+    products, shape = ("error of C R", "error of Cᵀ L"), f"{plan.size} x {plan.size}"
+    read = read_time(large.Y, plan.repeats)
+    notes = [
+        f"A read-time, the median of Y.sum() over {shape} numbers of float32: {number(1e3 * read)} ms, "
+        f"{number(4 * plan.size**2 / read / 1e12)} TB/s.",
+        f"In a row: one of {ROW} calls that are queued without waiting. TB/s: the bytes of Y and of its mask over the "
+        "time of one in a row. Read-times are always those of float32.",
+        f"Errors: against double precision, on {NEAR} x {NEAR}, for a ψ without a jump.",
+        "Plain torch: D = Y - L @ R.T, C = D clipped, C @ R, C.T @ L, in float32, every matrix as a whole. Rows "
+        "without numbers: memory ended.",
+    ]
+    tables = [
+        Table(f"One pass over {shape}, float32", ["rank", "products", *timed, *products], rows),
+        Table(f"Rank {RANK}, otherwise", ["", *timed, "times the precise pass", *products], others),
+    ]
+    return Found(tables, notes)
 
 
-def _rival(plan: Plan, problem: Planted, schedule: Schedule) -> Rival:
-    iterations, error = gpu_rival.reach(problem, schedule, ERROR)
-    solve = partial(gpu_rival.solve, problem.Y, RANK, schedule)
-    begin = float(np.median([clock(plan, partial(solve, 0)) for _ in range(3)]))
-    memory, _ = _memory(plan, partial(solve, iterations))
-    return Rival(partial(solve, iterations), iterations, error, begin, memory)
+# ------------------------------------------------------------------------------------------------ a whole call
 
 
-def clock(plan: Plan, work: Callable[[], object]) -> float:
-    """Return the seconds of a call, until the device has done its work."""
-    wait(plan.device)
-    began = time.perf_counter()
-    # Warnings are about the answer, which has a column of its own.
+def timed(device: Any, work: Callable[[], object]) -> float:
+    """Return the seconds of a call, until the device has done its work; warnings are about the answer."""
+
+    def call() -> None:
+        work()
+        wait(device)
+
+    wait(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        work()
-    wait(plan.device)
-    return time.perf_counter() - began
+        return clock(call)[0]
 
 
-def _memory(plan: Plan, work: Callable[[], Any]) -> tuple[int | float | None, Any]:
+def with_memory(plan: Plan, work: Callable[[], Any]) -> tuple[int | float | None, Any]:
     """Return the most memory of the device that a call takes, in % of Y, and what it returns."""
-    import torch
-
     if plan.device.type != "cuda":
         return None, work()
     torch.cuda.reset_peak_memory_stats()
@@ -132,163 +254,139 @@ def _memory(plan: Plan, work: Callable[[], Any]) -> tuple[int | float | None, An
     return cell(100 * (torch.cuda.max_memory_allocated() - before) / (4 * plan.size**2)), result
 
 
-def _times(timing: Timing, read: float, iterations: int, own: Timing, begin: float = 0.0) -> list[Any]:
-    """Return milliseconds, read-times, those of an iteration, and the ratio to our call within a round."""
-    each = (timing.median - begin) / max(1, iterations)
-    values = (1e3 * timing.median, timing.median / read, each / read, timing.relative_to(own.seconds))
-    return [cell(value) for value in values]
+def measure_call(plan: Plan) -> Found:
+    """Measure a whole call against the published method in plain torch on the same device, and the processor."""
+    problem = planted_on(plan.device, plan.size)
+    Y, read = problem.Y, read_time(problem.Y, plan.repeats)
+    ours = partial(lrpca.decompose, Y, RANK, tol=ERROR)
+    first = timed(plan.device, ours)
+    memory, d = with_memory(plan, ours)
+    works: dict[str, Callable[[], object]] = {"lrpca": ours}
+    about: dict[str, list[Any]] = {"lrpca": [d.n_iter, d.n_reads, memory, problem.error(d.L, d.R)]}
+    schedules = {f"shipped {SHIPPED}": Schedule.load(SHIPPED)}
+    if (path := data_folder() / PUBLISHED).is_file():
+        schedules["published model"] = Schedule.from_mat(path, shape=(1000, 1000), rank=5)
+    for name, schedule in schedules.items():
+        scaled = schedule.scaled_to((plan.size, plan.size), RANK)
+        iterations, error = plain_torch.reach(problem, RANK, scaled, ERROR)
+        work = works[f"plain torch, {name}"] = partial(plain_torch.solve, Y, RANK, scaled, iterations)
+        about[f"plain torch, {name}"] = [iterations, None, with_memory(plan, work)[0], error]
+    times = interleave({name: partial(timed, plan.device, work) for name, work in works.items()}, plan.calls)
+    if plan.processor:
+        numbers = Y.cpu().numpy()
+        lrpca.decompose(numbers[:1000, :1000], RANK, tol=ERROR)
+        runs = [clock(lambda: lrpca.decompose(numbers, RANK, tol=ERROR)) for _ in range(plan.processor)]
+        name, d = f"lrpca, processor ({environment.cores()} cores)", runs[-1][1]
+        times[name] = Timing([seconds for seconds, _ in runs])
+        about[name] = [d.n_iter, d.n_reads, None, Planted.error(problem, d.L, d.R)]
+    rows = []
+    for name, (iterations, reads, memory, error) in about.items():
+        median = times[name].median
+        values = (1e3 * median, median / read, median / max(1, iterations) / read, median / times["lrpca"].median)
+        rows.append([name, iterations, reads, *map(cell, values), memory, cell(error)])
+    columns = ["", "iterations", "reads of Y", "ms", "read-times", "read-times per iteration", "times lrpca"]
+    caption = f"A whole call: {plan.size} x {plan.size}, rank {RANK}, 10% outliers, to {ERROR:g}"
+    notes = [
+        f"The first call of the process, with all that had to be loaded and compiled (less where Triton has kept it "
+        f"from earlier runs), took {number(first)} s.",
+        "Plain torch: soft threshold, torch.svd_lowrank(niter=4) to begin with, scaled gradient steps, float32; the "
+        "thresholds of the schedule are scaled to the shape. It is told when to stop: at the first iteration with an "
+        "error below the target, or with the least there is, and is timed without measuring errors.",
+    ]
+    figures = {"call seconds": {name: [*timing.seconds] for name, timing in times.items()}, "first call": first}
+    return Found([Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes, figures)
 
 
-def _on_processor(plan: Plan, problem: Planted, own: Timing, read: float) -> list[Any]:
-    """Return the row of the same call on the processor, compiled before."""
-    import torch
-
-    Y = problem.Y.cpu().numpy()
-    lrpca.decompose(Y[:1000, :1000], RANK, tol=ERROR)
-    seconds = []
-    for _ in range(plan.processor):
-        began = time.perf_counter()
-        d = lrpca.decompose(Y, RANK, tol=ERROR)
-        seconds.append(time.perf_counter() - began)
-    factors = (torch.from_numpy(np.asarray(factor)).to(plan.device) for factor in (d.L, d.R))
-    # Its rounds are others than those of the device.
-    cells = _times(Timing(seconds), read, d.n_iter, Timing([own.median] * len(seconds)))
-    name = f"lrpca, processor ({circumstances.cores()} cores)"
-    return [name, d.n_iter, d.n_reads, *cells, None, cell(problem.error(*factors))]
+# ------------------------------------------------------------------------------------------------ batches, training
 
 
 def measure_batch(plan: Plan) -> Found:
-    """Measure a batch of small problems against one problem at a time on the processor."""
-    from gpu_batch import run
-
-    found = run(str(plan.device), plan.problems)
+    """Measure a batch of small problems, as ultrasound scanners make them, against one at a time on the processor."""
+    count, (n1, n2) = plan.problems, BATCH_SHAPE
+    torch.manual_seed(0)
+    L, R = (torch.randn(count, n, BATCH_RANK, device=plan.device) for n in (n1, n2))
+    Ys = L @ R.transpose(1, 2)
+    size = 2 / np.pi  # mean|X| of a product of two Gaussian numbers
+    for part in Ys.split(1000):
+        part += (torch.rand_like(part) < OUTLIERS) * size * (2 * torch.rand_like(part) - 1)
+    seconds = float(
+        np.median([timed(plan.device, partial(lrpca.decompose_batch, Ys, BATCH_RANK)) for _ in range(4)][1:])
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = lrpca.decompose_batch(Ys, BATCH_RANK)
+        alone = [Ys[i].cpu().numpy() for i in range(min(31, count))]
+        lrpca.decompose(alone[0], BATCH_RANK)
+        single = clock(lambda: [lrpca.decompose(Y, BATCH_RANK) for Y in alone])[0] / len(alone)
+    X = L @ R.transpose(1, 2)
+    error = float(max(((L @ R.mT - x).norm() / x.norm()) for L, R, x in zip(result.L, result.R, X, strict=True)))
+    left = 100 * len(result.one_by_one) / count
+    values = (seconds, 1e3 * seconds / count, 1e3 * single, single * count / seconds, left, error)
     columns = ("s", "ms each", "processor, ms each", "times faster", "one by one, %", "worst error")
-    each = 1e3 * found["seconds"] / plan.problems
-    values = (found["seconds"], each, found["cpu_ms"], found["ratio"], 100 * found["one_by_one"], found["error_worst"])
-    shape = " x ".join(map(str, found["shape"]))
-    caption = f"decompose_batch: {shape}, rank 1, 10% outliers"
+    caption = f"decompose_batch: {count} x {n1} x {n2}, rank {BATCH_RANK}, 10% outliers"
     note = "One by one: those of the problems that the batched loop left to the processor."
-    return Found([Table(caption, columns, [[cell(value) for value in values]])], [note], {"batch": found})
+    return Found([Table(caption, columns, [[cell(value) for value in values]])], [note])
 
 
 def measure_training(plan: Plan) -> Found:
     """Measure one base training on the device and one on the processor."""
-    from gpu_training import run
+    from lrpca.learn import train
 
-    found = run(str(plan.device), repeats=1)
+    settings: dict[str, Any] = {"rank": 5, "shape": (1000, 1000), "outlier_fraction": 0.1}
+    runs = [clock(partial(train, **settings, device=device)) for device in (str(plan.device), "cpu")]
+    (seconds, model), (slow, reference) = runs
+    pairs = [(m.thresholds, *(m.steps[1:],), m.tail or ()) for m in (model, reference)]
+    apart = max(abs(a - b) / abs(b) for mine, true in zip(*pairs, strict=True) for a, b in zip(mine, true, strict=True))
+    scores = [m.meta["scores"]["score"] for m in (model, reference)]
     columns = ("s", "processor, s", "times faster", "largest relative difference", "score", "processor, score")
-    ratio = found["cpu_seconds"] / found["seconds"]
-    values = (found["seconds"], found["cpu_seconds"], ratio, found["difference"], *found["scores"])
+    row = [cell(value) for value in (seconds, slow, slow / seconds, apart, *scores)]
     note = "Training: one of each, so that of the device has all that is done once in a process."
-    caption = "Training with the defaults: rank 5, 10% outliers"
-    return Found([Table(caption, columns, [[cell(value) for value in values]])], [note], {"training": found})
-
-
-def measure_passes(plan: Plan) -> Found:
-    """Measure single passes; see `gpu_passes`."""
-    from gpu_passes import measure_passes as measure
-
-    return measure(plan)
-
-
-MEASURES: dict[str, Callable[[Plan], Found]] = {
-    "passes": measure_passes,
-    "call": measure_call,
-    "batch": measure_batch,
-    "training": measure_training,
-}
-
-
-def measure_all(plan: Plan, names: Sequence[str], tell: Callable[[Found], object]) -> list[str]:
-    """Measure the named sections, `tell` after each what was found so far, and return those that failed."""
-    import torch
-
-    parts: dict[str, Found] = {}
-    failed = []
-    for name in (name for name in _ORDER if name in names):
-        began = time.perf_counter()
-        try:
-            parts[name] = MEASURES[name](plan)
-        except Exception as error:  # memory ends, compilers fail: the other parts are worth having
-            first = (str(error).strip().splitlines() or [""])[0]
-            parts[name] = Found(notes=[f"{name} failed: {type(error).__name__}: {first}"])
-            failed.append(name)
-        if plan.device.type == "cuda":
-            torch.cuda.empty_cache()
-        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        tell(_in_order(parts))
-    return failed
-
-
-def _in_order(parts: dict[str, Found]) -> Found:
-    """Return all that was found, in the order of the page."""
-    total = Found()
-    for name in (name for name in SECTIONS if name in parts):
-        total.tables += parts[name].tables
-        total.notes += parts[name].notes
-        total.figures |= parts[name].figures
-    return total
-
-
-def machine(device: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return hardware and versions, with those of the device before the others."""
-    import torch
-
-    hardware, versions = circumstances.hardware(), circumstances.versions(["torch", "triton"])
-    if device.type != "cuda":
-        return hardware, versions
-    about = torch.cuda.get_device_properties(device)
-    found = {"GPU": about.name, "GPU memory": f"{about.total_memory / 2**30:.0f} GiB"}
-    return {**found, **hardware}, {**versions, "CUDA": str(torch.version.cuda)}
-
-
-def parse(given: Sequence[str] | None) -> tuple[Plan, list[str], Path]:
-    """Return what the command line asks for: the plan, the sections and the file to write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer ranks and rounds, no training")
-    parser.add_argument("--size", type=int, help="rows and columns of Y (default: 20000; quick: 8000)")
-    parser.add_argument("--only", default="", help=f"some of {','.join(SECTIONS)}, with commas")
-    parser.add_argument("--device", default="cuda", help="(default: %(default)s)")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="default: benchmarks/results/gpu.json; a selection: benchmarks/scratch"
-    )
-    chosen = parser.parse_args(given)
-    names = [name for name in chosen.only.split(",") if name] or [*SECTIONS[: -1 if chosen.quick else None]]
-    if unknown := [name for name in names if name not in SECTIONS]:
-        parser.error(f"--only={unknown[0]} is unknown; use some of {','.join(SECTIONS)}")
-    if chosen.size is not None and chosen.size < 200:
-        parser.error(f"--size={chosen.size} is below 200; use e.g. 8000")
-    try:
-        device = check_device(chosen.device)
-    except (ValueError, ImportError) as error:
-        parser.error(str(error))
-    size = chosen.size or (8000 if chosen.quick else Plan.size)
-    is_whole = size == Plan.size and len(names) == len(SECTIONS) and not chosen.quick and device.type == "cuda"
-    output = chosen.output or (RESULTS if is_whole else _SCRATCH) / "gpu.json"
-    return Plan(device, size, **(QUICK if chosen.quick else {})), names, output
+    return Found([Table("Training with the defaults: rank 5, 10% outliers", columns, [row])], [note])
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the sections and write the result file; return 1 if a section failed."""
-    plan, names, output = parse(given)
-    began, load = time.perf_counter(), load_note()
-    import torch
-
+    """Run the sections and write the result file after each; return 1 if a section failed."""
+    chosen = arguments(
+        *(__file__, __doc__, given),
+        command="make bench-gpu",
+        quick=(False, "Y of 8000 x 8000, fewer ranks and rounds, no training"),
+        size=(Plan.size, "rows and columns of Y"),
+        only=(SECTIONS, "parts"),
+        device=("cuda", "where to measure"),
+    )
+    plan = Plan(check_device(chosen.device), chosen.size)
+    if chosen.quick:
+        plan = replace(plan, size=min(plan.size, 8000), **QUICK)
+        chosen.only = tuple(name for name in chosen.only if name != "training")
     if plan.device.index is not None:
         torch.cuda.set_device(plan.device)
-    hardware, versions = machine(plan.device)
+    # The call is measured first: its first one compiles.
+    found: dict[str, Found] = {}
+    for name in sorted(chosen.only, key=lambda name: name != "call"):
+        try:
+            found[name] = globals()[f"measure_{name}"](plan)
+        except Exception as error:  # memory ends, compilers fail: the other parts are worth having
+            found[name] = Found(
+                notes=[f"{name} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"]
+            )
+        if plan.device.type == "cuda":
+            torch.cuda.empty_cache()
+        print(f"{name}: {time.perf_counter() - chosen.began:.0f} s", file=sys.stderr, flush=True)
+        write(chosen, plan, [found[name] for name in SECTIONS if name in found])
+    return int(any("failed: " in note for part in found.values() for note in part.notes))
 
-    def write(found: Found) -> None:
-        publish(
-            output,
-            title="Speed on a GPU",
-            command=_COMMAND,
-            tables=found.tables,
-            notes=[*found.notes, load, f"All of it took {time.perf_counter() - began:.0f} s."],
-            extra={"hardware": hardware, "versions": versions, "figures": found.figures},
-        )
 
-    return 1 if measure_all(plan, names, write) else 0
+def write(chosen: argparse.Namespace, plan: Plan, parts: Sequence[Found]) -> None:
+    """Write what was found so far, with hardware and versions of the device before the others."""
+    hardware, versions = environment.hardware(), environment.versions(["torch", "triton"])
+    if plan.device.type == "cuda":
+        about = torch.cuda.get_device_properties(plan.device)
+        hardware = {"GPU": about.name, "GPU memory": f"{about.total_memory / 2**30:.0f} GiB", **hardware}
+        versions["CUDA"] = str(torch.version.cuda)
+    figures = {key: value for part in parts for key, value in part.figures.items()}
+    tables, notes = ([item for part in parts for item in getattr(part, name)] for name in ("tables", "notes"))
+    extra = {"hardware": hardware, "versions": versions, "figures": figures}
+    publish(chosen, "Speed on a GPU", tables, notes, extra=extra)
 
 
 if __name__ == "__main__":

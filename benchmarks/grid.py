@@ -1,6 +1,6 @@
 """The grid of planted problems: our default, PCP and others on every case, dense outliers, the published problems.
 
-    python benchmarks/grid.py [--cases WORD] [--solvers lrpca,pyrpca,svd] [--repeats 1] [--results FOLDER] [--ablation]
+    python benchmarks/grid.py [--cases WORD] [--solvers lrpca,pyrpca,svd] [--repeats 1] [--ablation]
 
 Solvers are told Y and the rank, nothing else. The rules of recovery are those of `lrpca.testing`. With --ablation
 only our default runs: once whole, and once without each of its rules.
@@ -9,161 +9,82 @@ only our default runs: once whole, and once without each of its rules.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
-import time
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import grid_tables
-from grid_runs import (
+
+from lrpca.bench.judging import (
+    DEFAULT,
     DENSE,
-    DENSE_PROBLEMS,
-    PUBLISHED,
+    PCP,
     PUBLISHED_MODEL,
+    SVD,
+    WITHOUT,
     GridJob,
     PublishedRecord,
     Record,
     dense_cases,
     published_jobs,
-    run_all,
     run_case,
     run_published,
+    solvers,
 )
-from grid_solvers import DEFAULT, PCP, SVD, names, without
-from measure import RESULTS, load_note, publish
-
+from lrpca.bench.measuring import arguments, publish, run_jobs
 from lrpca.solvers.rules import RULES
 from lrpca.testing import Case, grid
 
-DENSITIES = (0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+PUBLISHED = "published problems"
+DENSITIES, DENSE_PROBLEMS = (0.65, 0.7, 0.75, 0.8, 0.85, 0.9), 10
 # The ablation is content with fewer of them.
-_ABLATION_DENSITIES, _ABLATION_PROBLEMS = (0.65, 0.7, 0.75, 0.8), 2
-_USUAL = (DEFAULT, PCP, SVD)
-_SCRATCH = RESULTS.parent / "scratch"
-_WORKERS = 2
-_LIMIT = 60.0
-_ABSENT = "The published problems are not here and were left out; set LRPCA_DATA to the folder of published-lrpca."
+ABLATION_DENSITIES, ABLATION_PROBLEMS = (0.65, 0.7, 0.75, 0.8), 2
+ABSENT = "The published problems are not here and were left out; set LRPCA_DATA to the folder of published-lrpca."
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", default="", metavar="WORD", help="only cases with this in their kind or name")
-    parser.add_argument("--solvers", help=f"comma-separated, of: {', '.join(names())} (default: {','.join(_USUAL)})")
-    parser.add_argument("--repeats", type=int, help="problems drawn of each case (default: 1; dense outliers: 10)")
-    parser.add_argument("--limit", type=float, default=_LIMIT, help="seconds for a rival on a case (default: 60)")
-    parser.add_argument("--workers", type=int, default=_WORKERS, help="processes, of one thread each (default: 2)")
-    parser.add_argument("--ablation", action="store_true", help="our default without each of its rules")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="folder of the result file (default: benchmarks/results; benchmarks/scratch if not everything runs)",
-    )
-    words = sys.argv[1:] if given is None else list(given)
-    chosen = parser.parse_args(words)
-    chosen.command = _command(words)
-    for name in ("repeats", "workers", "limit"):
-        value = getattr(chosen, name)
-        if value is not None and value <= 0:
-            parser.error(f"--{name}={value} is not positive; use e.g. 2")
-    unknown = [name for name in _split(chosen.solvers) if name not in names()]
-    if unknown:
-        advice = "; pip install pyrpca" if PCP in unknown else ""
-        parser.error(f"--solvers={unknown[0]} is not present; use some of {','.join(names())}{advice}")
-    if not choose([*grid(), *dense_cases(DENSITIES)], chosen.cases) and not _is_published(chosen.cases):
-        parser.error(f"--cases={chosen.cases} is in no kind or name of a case; use e.g. noise, dense, published")
-    if chosen.results is None:
-        partly = chosen.cases or chosen.solvers or chosen.repeats
-        chosen.results = _SCRATCH if partly else RESULTS
-    return chosen
-
-
-def _command(words: Sequence[str]) -> str:
-    """Return what to type to measure the same again."""
-    if not words:
-        return "make grid"
-    return "make ablation" if list(words) == ["--ablation"] else shlex.join(["python", "benchmarks/grid.py", *words])
-
-
-def _usual() -> list[str]:
-    """Return the solvers that run unless others are asked for, as far as they are present."""
-    return [name for name in names() if name in _USUAL]
-
-
-def _split(solvers: str | None) -> list[str]:
-    return [name for name in (solvers or "").split(",") if name]
-
-
-def choose(cases: Sequence[Case], word: str) -> list[Case]:
+def choose(cases: Sequence[Case], word: str | None) -> list[Case]:
     """Return the cases with a word in their kind or name, in whatever case."""
-    return [case for case in cases if word.lower() in f"{case.kind}: {case.name}".lower()]
+    return [case for case in cases if (word or "").lower() in f"{case.kind}: {case.name}".lower()]
 
 
-def _is_published(word: str) -> bool:
-    return word.lower() in PUBLISHED
-
-
-def run_cases(cases: Sequence[Case], repeats: int, solvers: Sequence[str], chosen: Any, title: str) -> list[Record]:
+def run_cases(cases: Sequence[Case], repeats: int, names: Sequence[str], chosen: Any, title: str) -> list[Record]:
     """Run solvers on as many problems of each case."""
-    jobs = [GridJob(case, repeat, solvers, chosen.limit) for case in cases for repeat in range(repeats)]
-    return run_all(run_case, jobs, chosen.workers, title)
+    jobs = [GridJob(case, repeat, names, chosen.limit) for case in cases for repeat in range(repeats)]
+    return run_jobs(run_case, jobs, chosen.workers, title)
 
 
-def run_published_problems(solvers: Sequence[str], chosen: Any) -> list[PublishedRecord] | None:
-    """Run methods on the published problems, unless the word asks for others; None if they are absent."""
-    if not _is_published(chosen.cases):
-        return []
-    jobs = published_jobs(solvers)
-    return run_all(run_published, jobs, chosen.workers, PUBLISHED) if jobs else None
+def run_published_problems(names: Sequence[str], chosen: Any) -> list[PublishedRecord]:
+    """Run methods on the published problems, unless the word asks for others."""
+    return run_jobs(run_published, published_jobs(names) if _is_published(chosen) else [], chosen.workers, PUBLISHED)
 
 
-def measure_grid(chosen: argparse.Namespace) -> list[str]:
-    """Run every solver, print and write grid.json; return the verdict in a few lines."""
-    load, began = load_note(), time.perf_counter()
-    asked = _split(chosen.solvers)
-    cases = choose(grid(), chosen.cases)
-    records = run_cases(cases, chosen.repeats or 1, asked or _usual(), chosen, "grid")
-    few = asked or [DEFAULT]
-    many = run_cases(choose(dense_cases(DENSITIES), chosen.cases), chosen.repeats or DENSE_PROBLEMS, few, chosen, DENSE)
-    known = run_published_problems([*few, *([] if asked else [PUBLISHED_MODEL])], chosen)
-    tables = []
-    if records:
-        tables += [grid_tables.summary(records), grid_tables.by_kind(records)]
-    if many:
-        tables.append(grid_tables.dense(many))
-    if known:
-        tables.append(grid_tables.published(known))
-    tables += grid_tables.details(records)
-    lines = verdict(records, many)
-    notes = _notes(records, chosen, began, load) + ([_ABSENT] if known is None else [])
-    publish(
-        chosen.results / "grid.json", title="What was recovered", command=chosen.command, tables=tables, notes=notes
-    )
-    return lines
+def _is_published(chosen: argparse.Namespace) -> bool:
+    return (chosen.cases or "").lower() in PUBLISHED
 
 
-def verdict(records: Sequence[Record], many: Sequence[Record]) -> list[str]:
-    """Return one line for every solver on the grid, and one on the dense outliers."""
-    lines = []
-    for title, chosen in (("grid", records), (DENSE, many)):
-        for name in dict.fromkeys(record.solver for record in chosen):
-            mine = [record for record in chosen if record.solver == name]
-            right = sum(record.recovered if title == "grid" else grid_tables.masters(record) for record in mine)
-            false = sum(record.false_converged for record in mine)
-            lines.append(f"{title}, {name}: recovered {right} of {len(mine)}, false converged {false}")
-    return lines
+def measure_grid(chosen: argparse.Namespace) -> None:
+    """Run every solver, print and write grid.json."""
+    whole = chosen.solvers == tuple(solvers())
+    names = [name for name in (DEFAULT, PCP, SVD) if name in solvers()] if whole else chosen.solvers
+    few = [DEFAULT] if whole else chosen.solvers
+    repeats = int(chosen.repeats or 0)
+    records = run_cases(choose(grid(), chosen.cases), repeats or 1, names, chosen, "grid")
+    many = run_cases(choose(dense_cases(DENSITIES), chosen.cases), repeats or DENSE_PROBLEMS, few, chosen, DENSE)
+    known = run_published_problems([*few, *([PUBLISHED_MODEL] if whole else [])], chosen)
+    tables = [grid_tables.summary(records), grid_tables.by_kind(records)] if records else []
+    tables += ([grid_tables.dense(many)] if many else []) + ([grid_tables.published(known)] if known else [])
+    publish(chosen, "What was recovered", [*tables, *grid_tables.details(records)], _notes(records, known, chosen))
+    for line in grid_tables.verdict({"grid": records, DENSE: many}):
+        print(line)
 
 
-def _notes(records: Sequence[Record], chosen: argparse.Namespace, began: float, load: str) -> list[str]:
+def _notes(records: Sequence[Record], known: Sequence[PublishedRecord], chosen: argparse.Namespace) -> list[str]:
     present = dict.fromkeys(record.solver for record in records)
     notes = [
         "Recovered: the relative error of the low-rank part is below 1e-5, or within 1.6 times the oracle error. False "
         "converged: the solver says it converged, but the error is above 1e-3 and above 5 times the oracle error.",
         f"Every problem runs in a process of one thread, {chosen.workers} of them at a time; seconds are those of the "
-        f"solver alone. The whole run took {time.perf_counter() - began:.0f} s. {load}",
+        "solver alone.",
     ]
     if PCP in present:
         notes.append(
@@ -174,43 +95,46 @@ def _notes(records: Sequence[Record], chosen: argparse.Namespace, began: float, 
         )
     if SVD in present:
         notes.append(f"{SVD} is the truncated SVD of Y, missing entries filled by the column's mean; no verdict.")
-    if PCP not in names():
-        notes.append(f"{PCP} is not installed and did not run.")
+    if _is_published(chosen) and not known:
+        notes.append(ABSENT)
     return notes + (grid_tables.failures(records, DEFAULT) if DEFAULT in present else [])
 
 
 def measure_ablation(chosen: argparse.Namespace) -> None:
     """Run the default whole and without each rule, print and write ablation.json."""
-    load, began = load_note(), time.perf_counter()
-    variants = [DEFAULT, *(without(rule) for rule in RULES)]
-    repeats = chosen.repeats or 1
-    records = run_cases(choose(grid(), chosen.cases), repeats, variants, chosen, "grid")
-    densities = choose(dense_cases(_ABLATION_DENSITIES), chosen.cases)
-    many = run_cases(densities, chosen.repeats or _ABLATION_PROBLEMS, variants, chosen, DENSE)
+    variants = [DEFAULT, *(WITHOUT + rule for rule in RULES)]
+    repeats = int(chosen.repeats or 0)
+    records = run_cases(choose(grid(), chosen.cases), repeats or 1, variants, chosen, "grid")
+    densities = choose(dense_cases(ABLATION_DENSITIES), chosen.cases)
+    many = run_cases(densities, repeats or ABLATION_PROBLEMS, variants, chosen, DENSE)
     known = run_published_problems(variants, chosen)
     notes = [
         "Each row leaves out one rule and keeps the others. Passes and reads are summed over all problems, also those "
         "that were not recovered.",
         "Published problems, in this order: rank 5 with 10%, 20% and 30% outliers, rank 10 and rank 15 with 10%.",
-        f"The whole run took {time.perf_counter() - began:.0f} s. {load}",
+        *([] if known else [ABSENT]),
     ]
-    notes += [_ABSENT] if known is None else []
-    publish(
-        chosen.results / "ablation.json",
-        title="The rules of the default, left out one by one",
-        command=chosen.command,
-        tables=grid_tables.ablation(RULES, records, many, known or []),
-        notes=notes,
-    )
+    chosen.file = chosen.file.with_name("ablation.json")
+    tables = grid_tables.ablation(RULES, WITHOUT, records, many, known)
+    publish(chosen, "The rules of the default, left out one by one", tables, notes)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write grid.json or ablation.json."""
-    chosen = arguments(given)
-    if chosen.ablation:
-        measure_ablation(chosen)
-    else:
-        print("\n" + "\n".join(measure_grid(chosen)))
+    chosen = arguments(
+        *(__file__, __doc__, given),
+        command="make grid",
+        whole={"--ablation": "make ablation"},
+        cases=(None, "only cases with this word in their kind or name; dense and published are two more kinds"),
+        solvers=(tuple(solvers()), "some of them; unless given, ours, PCP and the SVD run"),
+        repeats=(None, "problems drawn of each case; 1, and 10 of each density, unless given"),
+        limit=(60.0, "seconds for a solver other than ours"),
+        workers=(2, "processes of one thread each"),
+        ablation=(False, "our default without each of its rules"),
+    )
+    if not _is_published(chosen) and not choose([*grid(), *dense_cases(DENSITIES)], chosen.cases):
+        raise SystemExit(f"--cases={chosen.cases} is in no kind or name of a case; use e.g. noise, dense, published")
+    (measure_ablation if chosen.ablation else measure_grid)(chosen)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,33 @@
 """Imputation: road speeds and internet traffic with hidden entries and gross outliers, against scikit-learn's imputers.
 
-    python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2] [--methods WORDS] [--again WORDS]
+    python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2] [--methods WORD]
 
 Entries are hidden at random or in stretches, outliers are put into what is left, and every method fills the gaps; the
 errors are taken over the hidden entries, which are never corrupted. Reads the folder LRPCA_DATA (../shared/data beside
-the repository unless set). A full run takes most of an hour: finished cells are kept in benchmarks/scratch, an
-interrupted run goes on from there, and --again measures the methods with one of the words in their name anew.
+the repository unless set). A full run takes most of an hour.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, load_note, number, publish
-from real_matrices import available, load
 
 import lrpca
-from lrpca.core import environment as circumstances
+from lrpca.bench.measuring import Table, arguments, clock, number, publish
+from lrpca.bench.real_matrices import available, load
 from lrpca.matrices.accept import accept
 from lrpca.tables.imputation import posterior_mean
 
-SCRATCH = Path(__file__).parent / "scratch"
 DATA = ("ngsim", "abilene")
 SEEDS = (0, 1, 2)
 RANKS = (1, 2, 3, 5, 8, 10)
 # Hidden entries: how they are chosen, and which share of the matrix.
-PATTERNS = (
-    ("random", 0.1),
-    ("random", 0.3),
-    ("random", 0.5),
-    ("random", 0.8),
-    ("column stretches", 0.3),
-    ("row stretches", 0.3),
-)
+PATTERNS = (*(("random", share) for share in (0.1, 0.3, 0.5, 0.8)), ("column stretches", 0.3), ("row stretches", 0.3))
 # Outliers: share of the entries that are shown, and whether they go both ways.
 OUTLIERS = ((0.0, False), (0.05, True), (0.1, False))
 # Shortest and longest stretch, in entries.
@@ -74,9 +59,10 @@ CONTESTANTS = (
     ("best of means", "means"),
 )
 JUDGED, RIVALS = POSTERIOR, ("best of iterative", "best of KNN")
-LABELS = ["data", "hidden", "outliers"]
+LABELS, MEASURES = ["data", "hidden", "outliers"], ("RMSE", "MAE")
 
 Fill = Callable[[Any], Any]  # (n1, n2) with NaN -> (n1, n2) without
+Cells = Mapping[tuple[str, str], Any]  # kind of case and method -> RMSE, MAE
 
 
 @dataclass(frozen=True)
@@ -216,92 +202,39 @@ def _sklearn_imputers() -> list[Fill]:
     return [*(neighbours(count) for count in NEIGHBOURS), iterative]
 
 
-class Cells:
-    """Measured cells, one line of JSON each, so that an interrupted run can go on."""
-
-    def __init__(self, path: Path, again: Sequence[str]) -> None:
-        self._path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [cell for cell in map(json.loads, lines) if not named(cell["method"], again)]
-        self._cells = {(cell["case"], cell["seed"], cell["method"]): cell for cell in kept}
-        self.kept, self.measured = len(self._cells), 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(cell) + "\n" for cell in self._cells.values()), encoding="utf-8")
-
-    def has(self, case: Case, method: str) -> bool:
-        """Tell whether a cell has been measured."""
-        return (case.key, case.seed, method) in self._cells
-
-    def add(self, case: Case, method: str, rmse: float, mae: float, seconds: float) -> None:
-        """Keep a cell, on disk too."""
-        cell = {"case": case.key, "seed": case.seed, "method": method, "rmse": rmse, "mae": mae, "seconds": seconds}
-        self._cells[case.key, case.seed, method] = cell
-        self.measured += 1
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(cell) + "\n")
-
-    @property
-    def note(self) -> str:
-        """A sentence on what was measured when."""
-        return (
-            f"{self.measured} cells were measured in this run; {self.kept} were kept from earlier ones, by the code of "
-            "that time and under other loads."
-        )
-
-    def mean(self, key: str, method: str, measure: str, seeds: Sequence[int]) -> float | None:
-        """Return the mean over the seeds, None where one is lacking."""
-        found = [self._cells.get((key, seed, method)) for seed in seeds]
-        values = [cell[measure] for cell in found if cell is not None]
-        return float(np.mean(values)) if len(values) == len(seeds) else None
-
-
-def named(method: str, words: Sequence[str]) -> bool:
-    """Tell whether one of the words is in a method's name."""
-    return any(word in method for word in words)
-
-
-def measure(task: Task, case: Case, fill: Fill, method: str, cells: Cells) -> None:
-    """Fill the gaps of one task by one method, and keep its errors."""
-    began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        filled = fill(task.shown.copy())
-    cells.add(case, method, *task.errors(filled), time.perf_counter() - began)
-
-
-def run(chosen: argparse.Namespace, names: Sequence[str], cells: Cells) -> None:
-    """Measure every cell that is lacking."""
+def measure(chosen: Any, names: Sequence[str]) -> Cells:
+    """Return the mean errors over the seeds, by kind of case and method."""
     truths = {name: load(name).Y for name in names}
-    contestants = {name: fill for name, fill in methods().items() if named(name, chosen.methods or [""])}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for case in cases(names, chosen.seeds):
-        lacking = {method: fill for method, fill in contestants.items() if not cells.has(case, method)}
-        if not lacking:
-            continue
         task = make_task(case, truths[case.data])
-        for method, fill in lacking.items():
-            measure(task, case, fill, method, cells)
-        print(f"{case.key}, seed {case.seed}", flush=True)
+        for method, fill in methods().items():
+            if (chosen.methods or "") in method:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    seconds, filled = clock(partial(fill, task.shown.copy()))
+                found.setdefault((case.key, method), []).append(errors := task.errors(filled))
+                print(f"{case.key}, seed {case.seed}: {method}: {errors}, {seconds:.1f} s", flush=True)
+    return {key: np.mean(errors, axis=0) for key, errors in found.items()}
 
 
-def table(measure: str, keys: Sequence[str], seeds: Sequence[int], cells: Cells) -> Table:
-    """Return the mean errors over the seeds, a row per kind of case; rivals are shown at their best."""
+def table(place: int, keys: Sequence[str], cells: Cells) -> Table:
+    """Return one of the errors, a row per kind of case; rivals are shown at their best."""
     rows = []
     for key in keys:
-        errors = {label: _best(key, word, measure, seeds, cells) for label, word in CONTESTANTS}
-        ours, theirs = errors[JUDGED], [errors[rival] for rival in RIVALS]
-        known = [error for error in theirs if error is not None]
-        verdict = ours < min(known) if ours is not None and len(known) == len(theirs) else None
+        errors = {label: _best(key, word, place, cells) for label, word in CONTESTANTS}
+        known = [error for rival in (JUDGED, *RIVALS) if (error := errors[rival]) is not None]
+        verdict = known[0] < min(known[1:]) if len(known) == 1 + len(RIVALS) else None
         shown = [None if error is None else number(error) for error in errors.values()]
         rows.append([*key.split(" | "), *shown, verdict])
-    caption = f"{measure.upper()} over the hidden entries, in standard deviations of the data"
+    caption = f"{MEASURES[place]} over the hidden entries, in standard deviations of the data"
     return Table(caption, [*LABELS, *(label for label, _ in CONTESTANTS), f"{JUDGED} below iterative and KNN"], rows)
 
 
-def _best(key: str, word: str, measure: str, seeds: Sequence[int], cells: Cells) -> float | None:
+def _best(key: str, word: str, place: int, cells: Cells) -> float | None:
     """Return the smallest mean error of the method of that name, or of those with that word in it; None for none."""
     names = [word] if word in METHODS else [name for name in METHODS if word in name]
-    found = [cells.mean(key, name, measure, seeds) for name in names]
-    return min((error for error in found if error is not None), default=None)
+    return min((float(cells[key, name][place]) for name in names if (key, name) in cells), default=None)
 
 
 def wins(tables: Sequence[Table]) -> Table:
@@ -319,11 +252,11 @@ def wins(tables: Sequence[Table]) -> Table:
                 won = sum(ours < min(theirs) for ours, *theirs in known)
                 cells.append(f"{won} of {len(known)}" if known else None)
         rows.append([label, *cells])
-    columns = [f"{name}, {kind}" for name in ("RMSE", "MAE") for kind in ("outliers", "none")]
+    columns = [f"{name}, {kind}" for name in MEASURES for kind in ("outliers", "none")]
     return Table("Kinds of cases in which ours is below both IterativeImputer and KNNImputer", ["ours", *columns], rows)
 
 
-def notes(seeds: Sequence[int]) -> list[str]:
+def notes_on(seeds: Sequence[int]) -> list[str]:
     """Return what a reader of the tables has to know."""
     return [
         f"Means over the seeds {', '.join(map(str, seeds))}. Stretches are {STRETCH[0]} to {STRETCH[1]} consecutive "
@@ -337,50 +270,18 @@ def notes(seeds: Sequence[int]) -> list[str]:
     ]
 
 
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default=",".join(DATA), help="names separated by commas (default: %(default)s)")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="separated by commas (default: %(default)s)")
-    parser.add_argument("--methods", default="", help="words separated by commas: only methods with one in their name")
-    parser.add_argument("--again", default="", help="words separated by commas: measure these methods anew")
-    parser.add_argument("--results", type=Path, help="folder of the result file (default: benchmarks/results)")
-    chosen = parser.parse_args()
-    chosen.only, chosen.methods, chosen.again = (
-        [word for word in text.split(",") if word] for text in (chosen.only, chosen.methods, chosen.again)
-    )
-    unknown = [name for name in chosen.only if name not in DATA]
-    if unknown:
-        parser.error(f"--only={unknown[0]} is unknown; use one of {', '.join(DATA)}")
-    if not all(seed.isdigit() for seed in chosen.seeds.split(",")):
-        parser.error(f"--seeds={chosen.seeds} is not a list of integers; use e.g. 0,1,2")
-    chosen.seeds = [int(seed) for seed in chosen.seeds.split(",")]
-    whole = not chosen.methods and set(chosen.only) == set(DATA)
-    chosen.results = chosen.results or (RESULTS if whole else SCRATCH)
-    return chosen
-
-
-def main() -> None:
-    """Measure what is lacking, print the tables and write imputation.json."""
-    chosen = arguments()
-    busy = load_note()
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure, print the tables and write imputation.json."""
+    options = {"only": (DATA, "names"), "seeds": (SEEDS, "seeds"), "methods": (None, "only those with the word")}
+    chosen = arguments(__file__, __doc__, given, **options)
     names, absent = available(chosen.only)
-    for line in absent:
-        print(line)
     if not names:
-        return
-    cells = Cells(SCRATCH / "imputation.jsonl", chosen.again)
-    run(chosen, names, cells)
+        raise SystemExit("\n".join(absent))
+    cells = measure(chosen, names)
     keys = list(dict.fromkeys(case.key for case in cases(names, chosen.seeds)))
-    tables = [table(measure, keys, chosen.seeds, cells) for measure in ("rmse", "mae")]
-    publish(
-        chosen.results / "imputation.json",
-        title="Imputation",
-        command=shlex.join(["python", "benchmarks/imputation.py", *sys.argv[1:]]),
-        tables=[wins(tables), *tables],
-        notes=[*notes(chosen.seeds), cells.note, *absent, busy],
-        extra={"versions": circumstances.versions(["scikit-learn"])},
-    )
+    tables = [table(place, keys, cells) for place in range(len(MEASURES))]
+    notes = [*notes_on(chosen.seeds), *absent]
+    publish(chosen, "Imputation", [wins(tables), *tables], notes, packages=("scikit-learn",))
 
 
 if __name__ == "__main__":

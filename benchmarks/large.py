@@ -1,182 +1,321 @@
 """A matrix larger than memory should be: 60 000 x 60 000 on disk, read, passed over and decomposed.
 
-    python benchmarks/large.py [--side 60000] [--formats npy zarr] [--repeats 3] [--folder F] [--results FOLDER]
+    python benchmarks/large.py [--side 60000] [--formats npy,zarr] [--repeats 3]
 
-Makes the matrix (rank 5, 10% outliers, 1% noise, float32), one format after the other, in a temporary folder that is
-removed in the end: 15 GB for every format at a time. Every figure comes from a process of its own; what is compared is
-in the same cache state: `cached` (the file was read directly before) or `disk` (the system was told to forget it). In a
-folder of yours the matrix is kept, and so are the answers: an interrupted run goes on. Writes large.json.
+Makes the matrix (rank 5, 10% outliers, 1% noise, float32) tile by tile, one format after the other, in a temporary
+folder: 15 GB for every format. Every figure comes from a process of its own; what is compared is in the same cache
+state: `cached` (the file was read directly before) or `disk` (the system was told to forget it before every pass).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import mmap
+import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from large_data import FORMATS, FRACTION, NOISE, RANK, TILE, LargeProblem, size_on_disk, write
-from large_process import ask as ask_process
-from large_process import versions
-from measure import RESULTS, Table, load_note, number, publish
 
-from lrpca.files.atomic import replacing
+import lrpca
+from lrpca.bench.measuring import Table, arguments, call_fresh, clock, number, publish
+from lrpca.bench.probes import Machine, Planted
+from lrpca.core.influence import levels
+from lrpca.kernels.threads import thread_count
+from lrpca.matrices.accept import accept
 
-STATES = ("cached", "disk")
-METHODS = ("lrpca", "sampled")
-SIDE = 60_000
-NAMES = {
-    "npy": ".npy, mapped",
-    "zarr": "zarr, compressed",
-    "zarr-plain": "zarr, not compressed",
-    "h5": "HDF5",
-}
+STATES, METHODS = ("cached", "disk"), ("lrpca", "sampled")
+RANK, FRACTION, NOISE = 5, 0.1, 0.01
+# Rows and columns of a tile, which is also a chunk: 16 MB.
+TILE = 2000
+NAMES = {"npy": ".npy, mapped", "zarr": "zarr, compressed"}
 
 
-def ask(folder: Path, *command: str) -> dict[str, Any]:
-    """Return what a process answers, or has answered before: a run of half an hour may be interrupted."""
-    kept = folder / "answers.json"
-    answers: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    key = " ".join(command)
-    if key not in answers:
-        answers[key] = ask_process(*command)
-        with replacing(kept) as temporary:
-            temporary.write_text(json.dumps(answers), encoding="utf-8")
-    found: dict[str, Any] = answers[key]
+# ------------------------------------------------------------------------------------------------ the matrix
+
+
+def factors(side: int) -> tuple[Any, Any]:
+    """Return U and V (n, r): entries N(0, 1/n)."""
+    rng = np.random.default_rng(0)
+    U, V = (rng.standard_normal((side, RANK)) / np.sqrt(side) for _ in range(2))
+    return U, V
+
+
+def tile(side: int, U: Any, V: Any, place: tuple[slice, slice]) -> Any:
+    """Return a part of Y by a seed of its own: outliers uniform in ±mean|U Vᵀ|, noise 1% of the root mean square."""
+    rows, columns = place
+    rng = np.random.Generator(np.random.SFC64([0, rows.start, columns.start]))
+    # Of entries N(0, 1/n) products of rank r have this root mean square, and 0.76 of it in the mean (r = 5).
+    size = np.sqrt(RANK) / side
+    X = (U[rows] @ V[columns].T).astype(np.float32)
+    Y = rng.standard_normal(X.shape, dtype=np.float32) * np.float32(NOISE * size) + X
+    hit = np.flatnonzero(rng.random(Y.size, dtype=np.float32) < FRACTION)
+    Y.reshape(-1)[hit] += rng.uniform(-0.76 * size, 0.76 * size, len(hit)).astype(np.float32)
+    return Y
+
+
+def write(side: int, path: Path) -> None:
+    """Write Y in the format that the name of the file has; what was written is on the disk."""
+    import zarr
+
+    target: Any
+    if path.suffix == ".npy":
+        target = np.lib.format.open_memmap(path, "w+", np.float32, (side, side))
+    else:
+        chunks = (min(TILE, side),) * 2
+        target = zarr.create_array(store=str(path), shape=(side, side), chunks=chunks, dtype="float32")
+    U, V = factors(side)
+    cuts = [slice(first, min(first + TILE, side)) for first in range(0, side, TILE)]
+    with ThreadPoolExecutor(thread_count()) as pool:
+        for rows in cuts:
+            places = [(rows, columns) for columns in cuts]
+            for place, part in zip(places, pool.map(partial(tile, side, U, V), places), strict=True):
+                target[place] = part
+    if path.suffix == ".npy":
+        target.flush()
+    for file in files_of(path):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the file, or all files of the store."""
+    return [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
+
+
+def size_on_disk(path: Path) -> int:
+    """Return the bytes of a file or store."""
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def forget(path: Path) -> None:
+    """Ask the system to drop a file's or a store's pages from memory: the next read comes from the disk."""
+    for file in files_of(path):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# ------------------------------------------------------------------------------------------------ in new processes
+
+
+def passes(name: str, side: int, state: str, repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of plain reads, of passes, and of passes with the Gram matrices of every row and column."""
+    path = Path(name)
+    L, R = (factor.astype(np.float32) for factor in factors(side))
+    level = levels("redescending", 3 * NOISE * np.sqrt(RANK) / side, 2.0)
+
+    def run_pass(grams: bool) -> None:
+        # Mapped anew each time: pages that are mapped cannot be forgotten.
+        matrix = accept(path)
+        matrix.run_pass(L, R, level, A=R, B=L, grams=grams)
+        matrix.close()
+
+    ways: dict[str, Callable[[], None]] = {
+        "plain": partial(read_plainly, path),
+        "pass": partial(run_pass, False),
+        "grams": partial(run_pass, True),
+    }
+    _compile()
+    read_plainly(path)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            if state == "disk":
+                forget(path)
+            seconds[name].append(clock(way)[0])
+    return seconds
+
+
+def read_plainly(path: Path) -> None:
+    """Read all of a matrix as its format is read: a parallel sum of mapped pages, or every block by a thread."""
+    matrix: Any = accept(path)
+    if not hasattr(matrix, "source"):
+        Machine().read(matrix.array)
+        return
+    with ThreadPoolExecutor(thread_count()) as pool:
+        stored = matrix.source.stored
+        list(pool.map(lambda place: np.shape(stored[place.rows, place.columns]), list(matrix.source.grid)))
+
+
+def decompose(name: str, side: int, method: str, sparse: str | None) -> dict[str, Any]:
+    """Return how one call from disk went, and how writing S went if asked for."""
+    path, (U, V) = Path(name), factors(side)
+    _compile()
+    forget(path)
+    with anonymous_peak() as peak:
+        matrix = accept(path)
+        count, before = _count_chunks(matrix), _bytes_from_disk()
+        _forget_before_passes(matrix, path)
+        seconds, d = clock(partial(lrpca.decompose, matrix, rank=RANK, method=method, random_state=0))
+        from_disk = (_bytes_from_disk() - before) / size_on_disk(path)
+        found = {
+            **{"seconds": seconds, "reads": d.n_reads, "converged": d.converged, "anonymous": peak[0]},
+            "file_reads": from_disk if count is None else count.entries / side**2,
+            "error": Planted(None, U, V, 0.0).error(d.L, d.R),
+        }
+        if sparse is not None:
+            found["sparse_seconds"] = clock(lambda: d.write_sparse(Path(sparse)))[0]
+            found["sparse_bytes"], found["sparse_anonymous"] = size_on_disk(Path(sparse)), peak[0]
     return found
 
 
-def time_passes(path: Path, side: int, kind: str, repeats: int) -> list[list[Any]]:
+@contextmanager
+def anonymous_peak() -> Iterator[list[int]]:
+    """Watch the most anonymous memory of this process, a hundred times a second, while inside.
+
+    Mapped pages of files are not counted: the system takes them back whenever it needs them.
+    """
+    peak, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            peak[0] = max(peak[0], 1024 * _of_process("status", "RssAnon"))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _bytes_from_disk() -> int:
+    return _of_process("io", "read_bytes")
+
+
+def _of_process(file: str, name: str) -> int:
+    lines = Path("/proc/self", file).read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+class CountedChunks:
+    """A stored matrix that counts what its chunks hold, each in full, however little of it was asked for."""
+
+    def __init__(self, stored: Any) -> None:
+        self._stored, self.entries, self._lock = stored, 0, threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stored, name)
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Any:
+        whole = 1
+        for cut, chunk, n in zip(place, self._stored.chunks, self._stored.shape, strict=True):
+            whole *= min(n, -(-cut.stop // chunk) * chunk) - cut.start // chunk * chunk
+        with self._lock:
+            self.entries += whole
+        return self._stored[place]
+
+
+def _count_chunks(matrix: Any) -> CountedChunks | None:
+    """Count the chunks of a matrix that has some, from now on."""
+    source = getattr(matrix, "source", None)
+    if source is None or source.stored.chunks is None:
+        return None
+    source.stored = counted = CountedChunks(source.stored)
+    return counted
+
+
+def _forget_before_passes(matrix: Any, path: Path) -> None:
+    """Have the system forget the file before every pass over the matrix from now on."""
+    run_pass, chunked = matrix.run_pass, hasattr(matrix, "source")
+
+    def forgetful(*factors: Any, **how: Any) -> Any:
+        if not chunked:
+            # Mapped pages have to be let go of first.
+            matrix.array.base._mmap.madvise(mmap.MADV_DONTNEED)
+        forget(path)
+        return run_pass(*factors, **how)
+
+    matrix.run_pass = forgetful
+
+
+def _compile() -> None:
+    """Load the kernels, which is no part of any measurement."""
+    small = tile(400, *factors(400), (slice(0, 400), slice(0, 400)))
+    for method in METHODS:
+        lrpca.decompose(small, RANK, method=method)
+
+
+# ------------------------------------------------------------------------------------------------ the script
+
+
+def pass_rows(path: Path, side: int, kind: str, repeats: int) -> list[list[Any]]:
     """Return rows: plain read, pass and pass with Gram matrices, in both cache states."""
     rows = []
     for state in STATES:
-        found = ask(path.parent, "passes", str(path), str(side), state, str(repeats))
+        found = call_fresh(passes, str(path), side, state, repeats)
         plain, single, grams = (np.array(found[name]) for name in ("plain", "pass", "grams"))
-        size = LargeProblem(side).nbytes
-        rows.append(
-            [
-                NAMES[kind],
-                state,
-                number(float(np.median(plain))),
-                number(size / float(np.median(plain)) / 1e9),
-                number(float(np.median(single))),
-                number(float(np.median(single / plain))),
-                number(float(np.median(grams / plain))),
-                len(plain),
-            ]
-        )
+        values = (plain, 4 * side**2 / plain / 1e9, single, single / plain, grams / plain)
+        rows.append([NAMES[kind], state, *(number(float(np.median(value))) for value in values), len(plain)])
     return rows
 
 
-def time_calls(path: Path, side: int, kind: str) -> tuple[list[list[Any]], list[list[Any]]]:
+def call_rows(path: Path, side: int, kind: str) -> tuple[list[list[Any]], list[list[Any]]]:
     """Return rows of whole calls by method, and of S written after the sampled one where Y is in zarr."""
     rows, written = [], []
     for method in METHODS:
         sparse = path.with_name("S.zarr") if kind == "zarr" and method == "sampled" else None
-        where = [] if sparse is None else [str(sparse)]
-        found = ask(path.parent, "decompose", str(path), str(side), "disk", method, *where)
-        rows.append(
-            [
-                NAMES[kind],
-                method,
-                number(found["seconds"]),
-                found["reads"],
-                number(found["file_reads"]),
-                float(f"{found['error']:.3e}"),
-                number(found["anonymous"] / 1e9),
-                bool(found["converged"]),
-            ]
-        )
+        found = call_fresh(decompose, str(path), side, method, None if sparse is None else str(sparse))
+        cells = [number(found["seconds"]), found["reads"], number(found["file_reads"]), float(f"{found['error']:.3e}")]
+        rows.append([NAMES[kind], method, *cells, number(found["anonymous"] / 1e9), bool(found["converged"])])
         if sparse is not None:
-            shutil.rmtree(sparse, ignore_errors=True)
-            sizes = [found[name] / 1e9 for name in ("sparse_bytes", "sparse_anonymous")]
-            written.append([NAMES[kind], number(found["sparse_seconds"]), *map(number, sizes)])
+            shutil.rmtree(sparse)
+            sizes = [number(found[name] / 1e9) for name in ("sparse_bytes", "sparse_anonymous")]
+            written.append([NAMES[kind], number(found["sparse_seconds"]), *sizes])
     return rows, written
 
 
-def measure(folder: Path, side: int, formats: Sequence[str], repeats: int, keep: bool) -> list[Table]:
+def measure(side: int, formats: Sequence[str], repeats: int) -> list[Table]:
     """Measure every format, and return the tables."""
-    passes: list[list[Any]] = []
-    calls: list[list[Any]] = []
-    written: list[list[Any]] = []
-    sizes: list[list[Any]] = []
+    timed, calls, written, sizes = [], [], [], []
     for kind in formats:
-        path = write(LargeProblem(side), folder, kind)
-        sizes.append([NAMES[kind], number(size_on_disk(path) / 1e9)])
-        passes += time_passes(path, side, kind, repeats)
-        called, outliers = time_calls(path, side, kind)
-        calls, written = calls + called, written + outliers
-        if not keep:
-            _remove(path)
-    what = f"{side} x {side}, float32, {LargeProblem(side).nbytes / 1e9:.3g} GB"
+        with tempfile.TemporaryDirectory(prefix="lrpca-large-") as folder:
+            path = Path(folder) / f"Y.{kind}"
+            write(side, path)
+            sizes.append([NAMES[kind], number(size_on_disk(path) / 1e9)])
+            timed += pass_rows(path, side, kind, repeats)
+            called, outliers = call_rows(path, side, kind)
+            calls, written = calls + called, written + outliers
+    what = f"{side} x {side}, float32, {4 * side**2 / 1e9:.3g} GB"
+    of_passes = ["format", "state", "plain read, s", "GB/s", "pass, s", "pass / plain read", "with own Grams", "rounds"]
+    of_calls = ["format", "method", "s", "reads", "reads of the file", "error", "anonymous memory, GB", "converged"]
+    of_outliers = ["format", "s", "GB", "anonymous memory, GB"]
     return [
         Table(f"{what}: on disk", ["format", "GB"], sizes),
-        Table(
-            f"{what}: one pass beside a plain read, rank {RANK}",
-            ["format", "state", "plain read, s", "GB/s", "pass, s", "pass / plain read", "with own Grams", "rounds"],
-            passes,
-        ),
-        Table(
-            f"{what}: whole calls from disk, rank {RANK} given",
-            ["format", "method", "s", "reads", "reads of the file", "error", "anonymous memory, GB", "converged"],
-            calls,
-        ),
-        Table(
-            f"{what}: the outliers written to zarr, by coordinates, after `sampled`",
-            ["format", "s", "GB", "anonymous memory, GB"],
-            written,
-        ),
+        Table(f"{what}: one pass beside a plain read, rank {RANK}", of_passes, timed),
+        Table(f"{what}: whole calls from disk, rank {RANK} given", of_calls, calls),
+        Table(f"{what}: the outliers written to zarr, by coordinates, after `sampled`", of_outliers, written),
     ]
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write large.json."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--side", type=int, default=SIDE, help="rows and columns of Y (default: %(default)s)")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["npy", "zarr"])
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of passes (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, help="where the matrix is made, and kept (default: a temporary one)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
-    chosen = parser.parse_args()
-    if chosen.side < 1000:
-        parser.error(f"--side={chosen.side} is below 1000; use e.g. 12000")
-    load = load_note()
-    folder = chosen.folder or Path(tempfile.mkdtemp(prefix="lrpca-large-"))
-    try:
-        tables = measure(folder, chosen.side, chosen.formats, chosen.repeats, keep=chosen.folder is not None)
-    finally:
-        if chosen.folder is None:
-            shutil.rmtree(folder)
-    publish(
-        chosen.results / "large.json",
-        title="A matrix larger than memory",
-        command=f"python benchmarks/large.py --side {chosen.side} --formats {' '.join(chosen.formats)}",
-        tables=tables,
-        notes=[
-            f"Rank {RANK}, {FRACTION:.0%} outliers uniform in ±mean|X|, {NOISE:.0%} noise (of the root mean square); "
-            f"chunks of {TILE} x {TILE}. Errors are ‖X - X*‖/‖X*‖, from the factors.",
-            "cached: the file was read directly before. disk: the system was told to forget it before every pass, as "
-            "if it were larger than memory (the host of a virtual machine may remember it).",
-            "A plain read is a parallel sum over mapped pages, or every block read by as many threads as a pass uses. "
-            "Medians of the rounds, and of ratios within a round; with own Grams is a ratio, too.",
-            "Reads are counted in entries that were looked at; reads of the file count every chunk in full, however "
-            "little of it was needed, and of a mapped file what came from the disk.",
-            "Anonymous memory includes the interpreter and its libraries.",
-            load,
-        ],
-        extra={"versions": versions()},
-    )
+    options = {
+        "side": (60_000, "rows and columns of Y"),
+        "formats": (tuple(NAMES), "formats"),
+        "repeats": (3, "rounds of passes"),
+    }
+    chosen = arguments(__file__, __doc__, given, command="make large", **options)
+    notes = [
+        f"Rank {RANK}, {FRACTION:.0%} outliers uniform in ±mean|X|, {NOISE:.0%} noise (of the root mean square); "
+        f"chunks of {TILE} x {TILE}. Errors are ‖X - X*‖/‖X*‖, from the factors.",
+        "cached: the file was read directly before. disk: the system was told to forget it before every pass, as if it "
+        "were larger than memory (the host of a virtual machine may remember it).",
+        "A plain read is a parallel sum over mapped pages, or every block read by as many threads as a pass uses. "
+        "Medians of the rounds, and of ratios within a round; with own Grams is a ratio, too.",
+        "Reads are counted in entries that were looked at; reads of the file count every chunk in full, however little "
+        "of it was needed, and of a mapped file what came from the disk. Anonymous memory includes the interpreter and "
+        "its libraries.",
+    ]
+    tables = measure(chosen.side, chosen.formats, chosen.repeats)
+    publish(chosen, "A matrix larger than memory", tables, notes, packages=("zarr", "numcodecs"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How the cost of a pass grows: with rows, columns, rank, workers, and the number of chunks; and what travels.
 
-    python benchmarks/large_scaling.py [--repeats 7] [--results FOLDER]
+    python benchmarks/large_scaling.py [--repeats 7]
 
 Small matrices, seconds each: the figures are the constants of the cost model in docs/large_data.md, so the fastest
 round counts. Workers are processes of one thread on this machine. Writes scaling.json.
@@ -8,10 +8,9 @@ round counts. Workers are processes of one thread on this machine. Writes scalin
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from large_process import versions
-from measure import RESULTS, Table, interleave, load_note, number, publish
 
+from lrpca.bench.measuring import Table, arguments, interleave, number, publish
 from lrpca.core.influence import levels
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked import dask_blocks
@@ -115,22 +113,14 @@ def by_workers(folder: Path, repeats: int) -> list[Table]:
             sent.append([workers, *_traffic(client, kept)])
             del kept, read, small
     size = f"{SIDE} x {SIDE}, rank {RANK}"
+    who = "workers of one thread"
+    travels = ["workers", "factors in the graph", "result to the client", "between workers", "(n1 + n2) r float32"]
+    chunks = [who, *(f"{n * n} chunks" for n in CHUNKS), "ms for one chunk more"]
+    kinds = [who, "Y kept by the workers", "Y read from zarr"]
     return [
-        Table(
-            f"One pass by workers, {size}, chunks of 1500 x 1500, ms",
-            ["workers of one thread", "Y kept by the workers", "Y read from zarr"],
-            rows,
-        ),
-        Table(
-            f"One pass over {CHUNKS_SIDE} x {CHUNKS_SIDE} in more and more chunks, ms",
-            ["workers of one thread", *(f"{n * n} chunks" for n in CHUNKS), "ms for one chunk more"],
-            tasks,
-        ),
-        Table(
-            f"What travels in one pass, {size}, 16 chunks, kB",
-            ["workers", "factors in the graph", "result to the client", "between workers", "(n1 + n2) r float32"],
-            sent,
-        ),
+        Table(f"One pass by workers, {size}, chunks of 1500 x 1500, ms", kinds, rows),
+        Table(f"One pass over {CHUNKS_SIDE} x {CHUNKS_SIDE} in more and more chunks, ms", chunks, tasks),
+        Table(f"What travels in one pass, {size}, 16 chunks, kB", travels, sent),
     ]
 
 
@@ -155,30 +145,20 @@ def _traffic(client: Any, matrix: Any) -> list[Any]:
     return [number(size / 1e3) for size in (factors, back, after - before, 4 * (n1 + n2) * RANK)]
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write scaling.json."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7, help="rounds of timing (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
-    chosen = parser.parse_args()
-    load = load_note()
+    chosen = arguments(__file__, __doc__, given, repeats=(7, "rounds of timing"))
+    chosen.file = chosen.file.with_name("scaling.json")
     with tempfile.TemporaryDirectory(prefix="lrpca-scaling-") as folder:
         tables = [by_shape(Path(folder), chosen.repeats), *by_workers(Path(folder), chosen.repeats)]
-    publish(
-        chosen.results / "scaling.json",
-        title="How the cost of large data grows",
-        command="python benchmarks/large_scaling.py",
-        tables=tables,
-        notes=[
-            f"The fastest of {chosen.repeats} rounds each; float32, noise; everything is in the system's cache.",
-            "Workers are processes of one thread each on this machine, under dask.distributed; two of them, the "
-            "scheduler and the client share its cores.",
-            "What travels between workers is what distributed counted; factors are L twice, as factor and as "
-            "multiplier, and R.",
-            load,
-        ],
-        extra={"versions": versions()},
-    )
+    notes = [
+        f"The fastest of {chosen.repeats} rounds each; float32, noise; everything is in the system's cache.",
+        "Workers are processes of one thread each on this machine, under dask.distributed; two of them, the scheduler "
+        "and the client share its cores.",
+        "What travels between workers is what distributed counted; factors are L twice, as factor and as multiplier, "
+        "and R.",
+    ]
+    publish(chosen, "How the cost of large data grows", tables, notes, packages=("zarr", "dask", "distributed"))
 
 
 if __name__ == "__main__":

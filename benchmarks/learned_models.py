@@ -1,26 +1,23 @@
 """The shipped models beside the published ones, on the published problems.
 
-    python benchmarks/learned_models.py [--results FOLDER]
+    python benchmarks/learned_models.py
 
 Needs the folder of published-lrpca under LRPCA_DATA (../shared/data beside the repository unless set).
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grid_runs import MILESTONES, PUBLISHED_PROBLEMS, published_folder
-from measure import RESULTS, Table, publish
 
 import lrpca
 from lrpca import Schedule
-from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE
+from lrpca.bench.judging import MILESTONES, PUBLISHED_PROBLEMS, passes_to, published_model, read_published
+from lrpca.bench.measuring import Table, arguments, publish
+from lrpca.schedule import PUBLISHED_RANK
 
 PUBLISHED, ITERATIONS = "published", 16
 SHOWN = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -29,10 +26,10 @@ FORMS = {PUBLISHED: "published model", "fnn": "fnn-α, ours", "frmnn": "frmnn-α
 ADAPTIVE = {"fast": "fast, ours", "default": "default, not trained"}
 
 
-def schedule(name: str, alpha: float, folder: Path) -> Schedule:
+def schedule(name: str, alpha: float) -> Schedule:
     """Return a model by name: one for the outlier fraction, or one that fits all."""
     if name == PUBLISHED:
-        return Schedule.from_mat(folder / f"lrpcanet_alpha{alpha}.mat", shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+        return published_model(alpha)
     return Schedule.load(name if name in ADAPTIVE else f"{name}-{alpha}")
 
 
@@ -54,22 +51,16 @@ def follow(Y: Any, X: Any, rank: int, plan: Schedule) -> list[float]:
     return errors
 
 
-def passes_to(errors: Sequence[float], goal: float) -> int | str:
-    """Return after how many passes the error was below the goal."""
-    return next((k for k, error in enumerate(errors, start=1) if error < goal), "never")
-
-
-def measure(folder: Path) -> list[Table]:
+def measure() -> list[Table]:
     """Run all models on all problems."""
-    from scipy.io import loadmat
-
     counts, curves = [], []
     for rank, alpha in PUBLISHED_PROBLEMS:
-        content = loadmat(folder / f"n1000_r{rank}_alpha{alpha}.mat")
-        Y, X = content["Y_star"], content["U_star"].astype(float) @ content["V_star"].astype(float).T
+        Y, X = read_published(rank, alpha)
         for name, label in {**FORMS, **ADAPTIVE}.items():
-            errors = follow(Y, X, rank, schedule(name, alpha, folder))
-            counts.append([f"r = {rank}, α = {alpha}", label, *(passes_to(errors, goal) for goal in MILESTONES)])
+            errors = follow(Y, X, rank, schedule(name, alpha))
+            counts.append(
+                [f"r = {rank}, α = {alpha}", label, *(passes_to(errors, goal) or "never" for goal in MILESTONES)]
+            )
             if rank == PUBLISHED_RANK:
                 cells = [f"{errors[k - 1]:.1e}" for k in SHOWN]
                 curves.append([f"r = {rank}, α = {alpha}", label, *cells])
@@ -80,25 +71,15 @@ def measure(folder: Path) -> list[Table]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="The shipped models beside the published ones.")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of learned_models.json")
-    chosen = parser.parse_args(given)
-    folder = published_folder()
-    if not folder.is_dir():
-        sys.exit(f"the published problems are not in {folder}; set LRPCA_DATA to the folder that has published-lrpca/")
+    """Measure, print and write learned_models.json."""
+    chosen = arguments(__file__, __doc__, given)
     notes = [
         "The published problems are stored in single precision: X is known to about 2e-8.",
         "Models of the paper's form were trained for rank 5; for others the paper's rule scales their thresholds. The "
         "adaptive ones, fast and default, are told the rank only; fast was trained on 300 x 300 problems of rank 5 "
         "with 10% outliers.",
     ]
-    publish(
-        chosen.results / "learned_models.json",
-        title="Learned models, published and ours",
-        command="python benchmarks/learned_models.py",
-        tables=measure(folder),
-        notes=notes,
-    )
+    publish(chosen, "Learned models, published and ours", measure(), notes)
 
 
 if __name__ == "__main__":

@@ -1,42 +1,39 @@
 """Real videos and traffic counts: whether the default converges, told the rank only, and how well it predicts.
 
-    python benchmarks/real_data.py [--only NAME,...] [--ranks 1,2,3] [--rivals all|svd|none] [--results FOLDER]
+    python benchmarks/real_data.py [--only NAME,...] [--ranks 1,2,3] [--rivals all|svd|none]
 
 Of every matrix 5% of the observed entries are held out as missing; the score is the median of |residual| there. Reads
-the folder LRPCA_DATA (../shared/data beside the repository unless set); leaves out what is not there. Pictures of the
-clips go to benchmarks/scratch/real_data. A selection is written to benchmarks/scratch unless --results says otherwise.
+the folder LRPCA_DATA (../shared/data beside the repository unless set); leaves out what is not there.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import shlex
-import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, load_note, number, publish
-from real_matrices import MOST_ENTRIES, SOURCES, TRAFFIC, VIDEO, Real, available
-from real_matrices import load as load_matrix
-from real_rivals import PCP_ROUNDS, SVD_ROUNDS, pcp, truncated_svd
 
 import lrpca
-from lrpca.files.atomic import replacing
+from lrpca.bench.judging import pursue
+from lrpca.bench.measuring import Table, arguments, clock, number, publish
+from lrpca.bench.real_matrices import MOST_ENTRIES, SOURCES, TRAFFIC, VIDEO, Real, available, load
 
-SCRATCH = Path(__file__).parent / "scratch"
 RANKS = {VIDEO: (1, 2, 3), TRAFFIC: (1, 2, 3, 5, 10)}
-RIVALS = ("all", "svd", "none")
 HELD_OUT = 0.05
 # PCP takes a full SVD in every iteration: it is given so many rows and columns at most, and the others the same part.
-PART = (300, 2000)
-# Three frames of every clip are drawn, at these shares of its length.
-_DRAWN = (0.25, 0.5, 0.75)
+PART, PCP_LIMIT = (300, 2000), 120.0
+# Rounds in which the SVD and PCP fill their missing entries with their own low-rank part.
+SVD_ROUNDS, PCP_ROUNDS = 20, 3
+# Singular values of PCP's answer below this share of the first are its zeros.
+ZERO = 1e-6
+WHOLE = ["data", "size", "rank", "converged", "reason", "iterations", "reads", "seconds", "noise level", "% outliers"]
+WHOLE += ["held out: ours", "SVD", "ours no worse", "warnings"]
+PARTS = ["data", "part", "rank", "ours", "SVD", "PCP cut to that rank", "best at that rank", "PCP as it is"]
+PARTS += ["its rank", "its % outliers"]
 
 
 @dataclass(frozen=True)
@@ -49,20 +46,17 @@ class Task:
     columns: Any  # (m,)
 
     @property
-    def name(self) -> str:
-        """Name of the matrix."""
-        return self.real.name
-
-    @property
     def size(self) -> str:
         """Shape of the matrix, as a cell."""
         return "{} x {}".format(*self.real.Y.shape)
 
-    def error(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> float:
+    @property
+    def data(self) -> Any:
+        """The matrix without the held-out entries: NaN in their places, a mask for integers."""
+        Y = self.real.Y
+        return np.where(self.shown, Y, np.nan) if Y.dtype.kind == "f" else np.ma.MaskedArray(Y, ~self.shown)
+
+    def error(self, L: Any, R: Any) -> float:
         """Return the median of |Y - L Rᵀ| over the held-out entries."""
         fit = np.einsum("mk,mk->m", L[self.rows], R[self.columns])
         return float(np.median(np.abs(self.real.Y[self.rows, self.columns] - fit)))
@@ -75,16 +69,7 @@ class Task:
         cut = np.ix_(i, j)
         held = np.zeros((n1, n2), bool)
         held[self.rows, self.columns] = True
-        return Task(Real(self.name, self.real.kind, self.real.Y[cut]), self.shown[cut], *np.nonzero(held[cut]))
-
-
-@dataclass(frozen=True)
-class Run:
-    """One call of the default."""
-
-    d: lrpca.Decomposition
-    seconds: float
-    warnings: list[str]
+        return Task(Real(self.real.name, self.real.kind, self.real.Y[cut]), self.shown[cut], *np.nonzero(held[cut]))
 
 
 def hold_out(real: Real, seed: int = 1) -> Task:
@@ -93,208 +78,121 @@ def hold_out(real: Real, seed: int = 1) -> Task:
     return Task(real, real.observed & ~held, *np.nonzero(held))
 
 
-def decompose(task: Task, rank: int) -> Run:
-    """Run the default, told the rank only; integers carry their missing entries in a mask, the others as NaN."""
-    Y, mask = task.real.Y, task.shown
-    if Y.dtype.kind == "f":
-        Y, mask = np.where(task.shown, Y, np.nan), None
-    began = time.perf_counter()
+def decompose(task: Task, rank: int) -> tuple[float, lrpca.Decomposition, list[str]]:
+    """Run the default, told the rank only; return seconds, the result, and the subjects of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        d = lrpca.decompose(Y, rank, mask=mask)
-    return Run(d, time.perf_counter() - began, [_head(str(warning.message)) for warning in caught])
+        seconds, d = clock(partial(lrpca.decompose, task.data, rank))
+    return seconds, d, [re.split(r" \(|[:;]", str(warning.message))[0] for warning in caught]
 
 
-def _head(message: str) -> str:
-    """Return a warning's subject: what comes before its numbers and its advice."""
-    return re.split(r" \(|[:;]", message)[0]
+def filled_by_medians(Y: Any, observed: Any) -> Any:
+    """Return a floating-point copy in which each missing entry is the median of its column, 0 where that is empty."""
+    F = np.where(observed, Y, np.nan).astype(np.float32 if Y.dtype.kind in "iu" else np.float64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice")
+        return np.where(observed, F, np.nan_to_num(np.nanmedian(F, axis=0)))
 
 
-def default_row(task: Task, rank: int, run: Run, svd: float | None) -> list[Any]:
-    """Return the row of a call on the whole matrix; `svd` is the held-out error of the truncated SVD."""
-    d, error = run.d, task.error(run.d.L, run.d.R)
-    verdict = [d.converged, d.reason, d.n_iter, d.n_reads, number(run.seconds)]
-    measured = [number(d.noise_level), number(100 * d.outlier_fraction)]
-    errors = [number(error), None if svd is None else number(svd), None if svd is None else error <= svd]
-    return [task.name, task.size, rank, *verdict, *measured, *errors, "; ".join(run.warnings) or None]
+def truncated_svd(Y: Any, observed: Any, rank: int, *, rounds: int = SVD_ROUNDS) -> tuple[Any, Any]:
+    """Return factors L (n1, r), R (n2, r) of the SVD of Y whose missing entries are those of the answer itself.
+
+    Each round takes the SVD of the filled matrix, by subspace iteration, and fills the missing entries with it.
+    """
+    F = filled_by_medians(Y, observed)
+    i, j = np.nonzero(~observed)
+    width = min(rank + 5, *F.shape)
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((F.shape[1], width)))[0].astype(F.dtype)
+    for _ in range(rounds):
+        for _ in range(2):
+            Q = np.linalg.qr(F.T @ np.linalg.qr(F @ Q)[0])[0]
+        U, values, Vt = np.linalg.svd(F @ Q, full_matrices=False)
+        L, R = U[:, :rank] * values[:rank], (Q @ Vt.T)[:, :rank]
+        F[i, j] = np.einsum("mk,mk->m", L[i], R[j])
+    return L, R
 
 
-DEFAULT_COLUMNS = [
-    "data",
-    "size",
-    "rank",
-    "converged",
-    "reason",
-    "iterations",
-    "reads",
-    "seconds",
-    "noise level",
-    "% outliers",
-    "held out: ours",
-    "SVD",
-    "ours no worse",
-    "warnings",
-]
+def pcp(Y: Any, observed: Any) -> tuple[Any, Any, float]:
+    """Return PCP's low-rank part as factors, by singular values, whose missing entries are its own, and % outliers."""
+    F = filled_by_medians(Y, observed).astype(np.float64)
+    for _ in range(PCP_ROUNDS):
+        low_rank = pursue(F, PCP_LIMIT).low_rank
+        F = np.where(observed, F, low_rank)
+    sparse = observed & (np.abs(F - low_rank) > ZERO * np.abs(F).max())
+    U, values, Vt = np.linalg.svd(low_rank, full_matrices=False)
+    rank = int((values > ZERO * values[0]).sum())
+    return U[:, :rank] * values[:rank], Vt[:rank].T, 100 * float(sparse.sum() / observed.sum())
 
 
-def measure_whole(task: Task, ranks: tuple[int, ...], *, rival: bool) -> list[list[Any]]:
-    """Run the default, and the truncated SVD if wanted, on a whole matrix; draw pictures of a clip."""
+def measure_whole(task: Task, ranks: Sequence[int], *, rival: bool) -> list[list[Any]]:
+    """Run the default, and the truncated SVD if wanted, on a whole matrix."""
     decompose(task.part(), 1)  # compiles, untimed
     rows = []
     for rank in ranks:
-        run = decompose(task, rank)
+        seconds, d, warned = decompose(task, rank)
+        error = task.error(d.L, d.R)
         svd = task.error(*truncated_svd(task.real.Y, task.shown, rank)) if rival else None
-        rows.append(default_row(task, rank, run, svd))
-        if task.real.frame:
-            draw(task, run.d, SCRATCH / "real_data" / f"{task.name}_rank{rank}.png")
-        print("  ".join(str(cell) for cell in rows[-1]), flush=True)
+        cells = [d.converged, d.reason, d.n_iter, d.n_reads, number(seconds), number(d.noise_level)]
+        cells += [number(100 * d.outlier_fraction), number(error), None if svd is None else number(svd)]
+        rows.append([task.real.name, task.size, rank, *cells, None if svd is None else error <= svd])
+        rows[-1].append("; ".join(warned) or None)
+        print("  ".join(map(str, rows[-1])), flush=True)
     return rows
 
 
-PART_COLUMNS = [
-    "data",
-    "part",
-    "rank",
-    "ours",
-    "SVD",
-    "PCP cut to that rank",
-    "best at that rank",
-    "PCP as it is",
-    "its rank",
-    "its % outliers",
-]
-
-
-def measure_part(task: Task, ranks: tuple[int, ...]) -> list[list[Any]]:
+def measure_part(task: Task, ranks: Sequence[int]) -> list[list[Any]]:
     """Run the default, the truncated SVD and PCP on the same part of a matrix."""
     part = task.part()
-    pursuit = pcp(part.real.Y, part.shown)
-    whole = _error(part, pursuit.cut(pursuit.rank))
+    L, R, outliers = pcp(part.real.Y, part.shown)
     rows = []
     for rank in ranks:
-        d = decompose(part, rank).d
+        d = decompose(part, rank)[1]
         errors = {
             "ours": part.error(d.L, d.R),
             "SVD": part.error(*truncated_svd(part.real.Y, part.shown, rank)),
-            "PCP": _error(part, pursuit.cut(rank)),
+            "PCP": part.error(L[:, :rank], R[:, :rank]),
         }
+        pursuit = [number(part.error(L, R)), L.shape[1], number(outliers)]
         best = min(errors, key=errors.__getitem__)
-        tail = [best, number(whole), pursuit.rank, number(100 * pursuit.outlier_fraction)]
-        rows.append([part.name, part.size, rank, *map(number, errors.values()), *tail])
-        print("  ".join(str(cell) for cell in rows[-1]), flush=True)
+        rows.append([part.real.name, part.size, rank, *map(number, errors.values()), best, *pursuit])
+        print("  ".join(map(str, rows[-1])), flush=True)
     return rows
 
 
-def _error(task: Task, low_rank: Any) -> float:
-    where = task.rows, task.columns
-    return float(np.median(np.abs(task.real.Y[where] - low_rank[where])))
-
-
-def draw(task: Task, d: lrpca.Decomposition, path: Path) -> None:
-    """Draw frame, background, |S| (three times as bright) and outliers of three frames of a clip."""
-    from matplotlib import pyplot
-
-    from lrpca import plot
-
-    Y, frame = task.real.Y, task.real.frame
-    chosen = [round(share * (len(Y) - 1)) for share in _DRAWN]
-    thresholds = np.broadcast_to(d.outlier_threshold, Y.shape)
-    pictures = []
-    for i in chosen:
-        background = d.L[i] @ d.R.T
-        residual = np.abs(Y[i] - background)
-        outlier = residual > thresholds[i]
-        sparse = np.clip(3 * np.where(outlier, residual, 0), 0, 255)
-        pictures.append([part.reshape(frame) for part in (Y[i], np.clip(background, 0, 255), sparse, outlier)])
-    figure, axes = pyplot.subplots(figsize=(16, 10), layout="constrained")
-    titles = ["frame", "background", "|S|", "outliers"]
-    plot.image_grid(pictures, column_titles=titles, row_titles=[f"frame {i}" for i in chosen], ax=axes)
-    figure.suptitle(f"{task.name}, rank {d.rank}: {d.reason} after {d.n_iter} iterations")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=80, format="png")
-    pyplot.close(figure)
-
-
-def arguments() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help=f"names separated by commas, of {', '.join(SOURCES)}")
-    parser.add_argument("--ranks", default="", help="ranks separated by commas (default: 1,2,3, traffic 5,10 too)")
-    parser.add_argument("--rivals", choices=RIVALS, default=RIVALS[0], help="whom to compare with (default: all)")
-    parser.add_argument("--results", type=Path, help="folder of the result file (default: benchmarks/results)")
-    chosen = parser.parse_args()
-    chosen.only = [name for name in chosen.only.split(",") if name]
-    unknown = [name for name in chosen.only if name not in SOURCES]
-    if unknown:
-        parser.error(f"--only={unknown[0]} is unknown; use one of {', '.join(SOURCES)}")
-    if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", chosen.ranks):
-        parser.error(f"--ranks={chosen.ranks} is not a list of positive integers; use e.g. 1,2,3")
-    chosen.ranks = tuple(int(rank) for rank in chosen.ranks.split(",") if rank)
-    everything = not chosen.only and not chosen.ranks and chosen.rivals == RIVALS[0]
-    chosen.results = chosen.results or (RESULTS if everything else SCRATCH)
-    return chosen
-
-
-def command(words: Sequence[str]) -> str:
-    """Return what to type to measure the same again."""
-    return shlex.join(["python", "benchmarks/real_data.py", *words]) if words else "make real"
-
-
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write real_data.json; nothing is written where all data are absent."""
-    chosen = arguments()
-    load = load_note()
-    names, absent = available(chosen.only or None)
-    for line in absent:
-        print(line)
-    if not names:
-        return
+    options = {
+        "only": (tuple(SOURCES), "names"),
+        "ranks": ((0,), "ranks; 1,2,3 for video, 1,2,3,5,10 for traffic, unless given"),
+        "rivals": ("all", "whom to compare with: all, svd or none"),
+    }
+    chosen = arguments(__file__, __doc__, given, command="make real", **options)
+    names, absent = available(chosen.only)
+    print("\n".join(absent))
     whole, parts, shrunk = [], [], []
     for name in names:
-        task = hold_out(load_matrix(name))
-        ranks = chosen.ranks or RANKS[task.real.kind]
+        task = hold_out(load(name))
+        ranks = chosen.ranks if any(chosen.ranks) else RANKS[task.real.kind]
         whole += measure_whole(task, ranks, rival=chosen.rivals != "none")
-        if chosen.rivals == "all":
-            parts += measure_part(task, ranks)
-        if task.real.shrunk > 1:
-            shrunk.append(f"{name} {task.real.shrunk}")
-    tables = [
-        Table("The default, told the rank only; median |residual| of the entries held out", DEFAULT_COLUMNS, whole)
-    ]
+        parts += measure_part(task, ranks) if chosen.rivals == "all" else []
+        shrunk += [f"{name} {task.real.shrunk}"] if task.real.shrunk > 1 else []
+    if not names:
+        return
+    tables = [Table("The default, told the rank only; median |residual| of the entries held out", WHOLE, whole)]
     if parts:
-        tables.append(
-            Table("On a part that PCP can take; median |residual| of the entries held out", PART_COLUMNS, parts)
-        )
-    publish(
-        chosen.results / "real_data.json",
-        title="Real data",
-        command=command(sys.argv[1:]),
-        tables=tables,
-        notes=[*notes(shrunk, chosen.rivals), *absent, load],
-    )
-
-
-def notes(shrunk: list[str], rivals: str) -> list[str]:
-    """Return what a reader of the tables has to know."""
-    found = [
+        tables.append(Table("On a part that PCP can take; median |residual| of the entries held out", PARTS, parts))
+    notes = [
         f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random; all solvers are shown the "
         "others only. Videos are grey, one row per frame, uint8; traffic is float64, one row per pair of places.",
         f"Frames are averaged over squares of pixels until a clip has at most {MOST_ENTRIES // 10**6} million entries; "
         f"sides of the squares: {', '.join(shrunk) or 'none'}.",
+        "SVD and PCP take no missing entries. They are filled in with the median of their column, then with the "
+        f"solver's own low-rank part, {SVD_ROUNDS} rounds for the SVD and {PCP_ROUNDS} for PCP.",
+        f"PCP (pyrpca, weight 1/√max(n1, n2)) runs on at most {PART[0]} rows and {PART[1]} columns, and the others on "
+        "the same part. It takes no rank: the answer as it is has the rank and outliers shown, and for each rank of "
+        "the others its low-rank part is cut to that rank too.",
     ]
-    if rivals != "none":
-        found.append(
-            "SVD and PCP take no missing entries. They are filled in with the median of their column, then with the "
-            f"solver's own low-rank part, {SVD_ROUNDS} rounds for the SVD and {PCP_ROUNDS} for PCP."
-        )
-    if rivals == "all":
-        found.append(
-            f"PCP (pyrpca, weight 1/√max(n1, n2)) runs on at most {PART[0]} rows and {PART[1]} columns, and the others "
-            "on the same part. It takes no rank: the answer as it is has the rank and outliers shown, and for each "
-            "rank of the others its low-rank part is cut to that rank too."
-        )
-    return found
+    publish(chosen, "Real data", tables, [*notes, *absent])
 
 
 if __name__ == "__main__":

@@ -1,21 +1,19 @@
 """How well a stream of rows is followed: beside the batch solution, when it turns, when it changes, by batch size.
 
-python benchmarks/streaming.py [--seeds N] [--results FOLDER]
+python benchmarks/streaming.py [--seeds N]
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, number, publish
 
 import lrpca
+from lrpca.bench.measuring import Table, arguments, number, publish
 from lrpca.tables.streaming import SubspaceTracker
 
 OUTLIERS, OUTLIER_SIZE = 0.1, 10.0
@@ -203,10 +201,8 @@ def measure_batches() -> Table:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="How well a stream of rows is followed.")
-    parser.add_argument("--seeds", type=int, default=2, help="seeds of every problem (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of streaming.json")
-    chosen = parser.parse_args(given)
+    """Measure, print and write streaming.json."""
+    chosen = arguments(__file__, __doc__, given, seeds=(2, "seeds of every problem"))
     notes = [
         f"{100 * OUTLIERS:.0f}% of the entries have outliers of up to {OUTLIER_SIZE:.0f} added; clean entries are "
         "about 1, and noise and mean are in the same unit. The mean is learned too.",
@@ -216,18 +212,8 @@ def main(given: Sequence[str] | None = None) -> None:
         "Times are of the process (other work on the machine slows them less than those of the clock), components "
         "asked for after every batch.",
     ]
-    publish(
-        chosen.results / "streaming.json",
-        title="Streams of rows",
-        command="python benchmarks/streaming.py",
-        tables=[
-            measure_stationary(chosen.seeds),
-            measure_turning(chosen.seeds),
-            measure_change(chosen.seeds),
-            measure_batches(),
-        ],
-        notes=notes,
-    )
+    tables = [make(chosen.seeds) for make in (measure_stationary, measure_turning, measure_change)]
+    publish(chosen, "Streams of rows", [*tables, measure_batches()], notes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How many entries of a table may be missing, and whether the number of components is found: planted tables, counted.
 
-    python benchmarks/tables.py [--seeds 3] [--results FOLDER]
+    python benchmarks/tables.py [--seeds 3]
 
 Tables have a centre, Gaussian scores and components, noise of 5% and one-sided outliers of 5 to 50 in 10% of the
 entries. An angle is the largest between true and found components.
@@ -8,15 +8,16 @@ entries. An angle is the largest between true and found components.
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, load_note, number, publish
 
 from lrpca import RobustPCA, decompose
+from lrpca.bench.measuring import Table, number, publish
+from lrpca.bench.measuring import arguments as parse
 from lrpca.testing import planted
 
 SHAPES = ((2000, 300), (500, 100), (1000, 40))
@@ -59,8 +60,7 @@ def with_gaps(seeds: int) -> Table:
     for shape in SHAPES:
         row: list[Any] = [f"{shape[0]} x {shape[1]}"]
         for missing in MISSING:
-            fits = [(*table(shape, missing, seed),) for seed in range(seeds)]
-            models = [(RobustPCA(COMPONENTS).fit(Y), V) for Y, V in fits]
+            models = [(RobustPCA(COMPONENTS).fit(Y), V) for Y, V in (table(shape, missing, s) for s in range(seeds))]
             worst = max(models, key=lambda pair: angle(*pair))
             row.append(f"{number(angle(*worst))}{'' if worst[0].converged_ else ', warned'}")
         cells.append(row)
@@ -73,18 +73,16 @@ def ranks() -> Table:
     cells = []
     for kind, arguments in KINDS.items():
         found, solvable, missed = 0, 0, []
-        for shape in RANK_SHAPES:
-            for rank in (rank for rank in RANKS if rank <= min(shape) // 8):
-                for noise in NOISES:
-                    problem = planted(shape, rank=rank, noise=noise, random_state=rank + 7 * shape[0], **arguments)
-                    limit = max(1e-5, 2 * problem.oracle_error)
-                    if problem.error(decompose(problem.Y, rank).low_rank) > limit:
-                        continue
-                    solvable += 1
-                    result = decompose(problem.Y)
-                    found += result.rank == rank
-                    if result.rank != rank:
-                        missed.append(f"{shape[0]} x {shape[1]}, noise {noise:.0%}: {rank} → {result.rank}")
+        for shape, rank, noise in product(RANK_SHAPES, RANKS, NOISES):
+            if rank > min(shape) // 8:
+                continue
+            problem = planted(shape, rank=rank, noise=noise, random_state=rank + 7 * shape[0], **arguments)
+            if problem.error(decompose(problem.Y, rank).low_rank) > max(1e-5, 2 * problem.oracle_error):
+                continue
+            result = decompose(problem.Y)
+            solvable, found = solvable + 1, found + (result.rank == rank)
+            if result.rank != rank:
+                missed.append(f"{shape[0]} x {shape[1]}, noise {noise:.0%}: {rank} → {result.rank}")
         cells.append([kind, solvable, found, "; ".join(missed) or "–"])
     return Table(
         f"Ranks {', '.join(map(str, RANKS))}, at most an eighth of the shorter side; noise 0 and 5%",
@@ -93,21 +91,11 @@ def ranks() -> Table:
     )
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write tables.json."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3, help="tables of each kind (default: 3)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
-    chosen = parser.parse_args()
+    chosen = parse(__file__, __doc__, given, seeds=(3, "tables of each kind"))
     warnings.simplefilter("ignore")
-    load = load_note()
-    publish(
-        chosen.results / "tables.json",
-        title="Missing entries and ranks of planted tables",
-        command="python benchmarks/tables.py",
-        tables=[with_gaps(chosen.seeds), ranks()],
-        notes=[load],
-    )
+    publish(chosen, "Missing entries and ranks of planted tables", [with_gaps(chosen.seeds), ranks()])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How good masks of moving objects are: ours, OpenCV's MOG2 and KNN, and a temporal median, by CDnet's scores.
 
-    python benchmarks/video_quality.py [--scene DIR] [--scene FILE.npz] [--only WORD] [--frames KIND] [--results FOLDER]
+    python benchmarks/video_quality.py [--scene DIR] [--scene FILE.npz] [--only WORD]
 
 A scene is a folder as CDnet has them (input/, groundtruth/, temporalROI.txt, ROI.bmp) or an .npz file with frames
 (n, height, width[, 3]), truth (n, height, width) in CDnet's codes, and first, the first scored frame counted from 0.
@@ -10,24 +10,20 @@ frames from memory, once in colour and once in grey, since some do better so; re
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Table, load_note, number, publish
-from real_matrices import DATA
 
 from lrpca import metrics, video
+from lrpca.bench.measuring import Table, arguments, clock, data_folder, number, publish
 from lrpca.kernels.threads import thread_count
 
-DEFAULT = DATA / "video" / "cdnet_pedestrians"
-SCRATCH = RESULTS.parent / "scratch"
 GOAL = 0.96
 COLOUR, GREY = "colour", "grey"
 MEDIAN_SIDE = 5
@@ -36,168 +32,112 @@ MEDIAN_FRAMES, MEDIAN_THRESHOLD = 101, 30
 # Frames are passed through once before, so that nobody's compilation is timed.
 WARM_FRAMES = 24
 
-Masks = Any  # (n, height, width) bool, or bytes of 0 and 255
-Method = Callable[[Any], Masks]
+Method = Callable[[Any], Any]  # frames -> masks (n, height, width) bool, or bytes of 0 and 255
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A clip with ground truth.
-
-    Attributes
-    ----------
-    name : str
-    frames : ndarray of uint8 (n, height, width) or (n, height, width, 3)
-    truth : ndarray of uint8 (n, height, width)
-        CDnet's codes.
-    first, last : int
-        Frames that are scored: from first, up to but without last.
-    roi : ndarray of bool (height, width), optional
-        Where pixels are scored.
-    """
+    """A clip with ground truth in CDnet's codes; scored from frame `first` up to but without `last`, within `roi`."""
 
     name: str
-    frames: Any
-    truth: Any
+    frames: Any  # (n, height, width) or (n, height, width, 3) uint8
+    truth: Any  # (n, height, width) uint8
     first: int
     last: int
-    roi: Any = None
+    roi: Any = None  # (height, width) bool
 
     @property
     def kind(self) -> str:
         """Colour or grey."""
         return GREY if self.frames.ndim == 3 else COLOUR
 
-    def score(self, masks: Masks) -> metrics.CDnetScore:
+    def score(self, masks: Any) -> metrics.CDnetScore:
         """Return CDnet's scores over the scored frames."""
         return metrics.cdnet_score(masks[: self.last], self.truth[: self.last], first=self.first, roi=self.roi)
 
 
 def load_scene(path: Path) -> Scene:
     """Read a scene from a CDnet folder or an .npz file."""
-    if path.is_dir():
-        return _from_folder(path)
-    if not path.exists():
-        raise ValueError(f"--scene={path} is not there; give a CDnet folder or an .npz file, or set LRPCA_DATA")
-    with np.load(path) as file:
-        absent = {"frames", "truth", "first"} - set(file.files)
-        if absent:
-            raise ValueError(f"--scene={path} lacks {', '.join(sorted(absent))}; store frames, truth and first")
-        frames, truth, first = file["frames"], file["truth"], int(file["first"])
-    return _checked(Scene(path.stem, frames, truth, first, len(frames)))
-
-
-def _from_folder(folder: Path) -> Scene:
-    for part in ("input", "groundtruth", "temporalROI.txt"):
-        if not (folder / part).exists():
-            raise ValueError(f"--scene={folder} has no {part}; give a folder as CDnet has them")
+    if not path.is_dir():
+        with np.load(path) as file:
+            return Scene(path.stem, file["frames"], file["truth"], int(file["first"]), len(file["frames"]))
     # CDnet counts frames from 1 and includes the last.
-    first, last = (int(word) for word in (folder / "temporalROI.txt").read_text().split()[:2])
-    frames, truth = _read(folder / "input", None), _read(folder / "groundtruth", True)
-    regions = [path for path in (folder / "ROI.bmp", folder / "ROI.jpg") if path.exists()]
-    roi = _read(regions[0], True)[0] > 127 if regions else None
-    return _checked(Scene(folder.name, frames, truth, first - 1, last, roi))
+    first, last = (int(word) for word in (path / "temporalROI.txt").read_text().split()[:2])
+    regions = [file for file in (path / "ROI.bmp", path / "ROI.jpg") if file.exists()]
+    roi = read_frames(regions[0], True)[0] > 127 if regions else None
+    frames, truth = read_frames(path / "input", None), read_frames(path / "groundtruth", True)
+    return Scene(path.name, frames, truth, first - 1, last, roi)
 
 
-def _read(path: Path, grey: bool | None) -> Any:
+def read_frames(path: Path, grey: bool | None) -> Any:
+    """Return all frames of a file or folder."""
     with video.open_frames(path, grey=grey) as reader:
         return np.stack(list(reader))
 
 
-def _checked(scene: Scene) -> Scene:
-    frames, truth = scene.frames.shape[:3], scene.truth.shape
-    if frames != truth:
-        raise ValueError(f"scene {scene.name} has frames {frames} and truth {truth}; it needs a truth for every frame")
-    if not 0 <= scene.first < scene.last <= len(scene.frames):
-        raise ValueError(
-            f"scene {scene.name} is scored from {scene.first} to {scene.last}, but has {len(scene.frames)} frames"
-        )
-    return scene
-
-
-def in_kinds(scene: Scene, kinds: str, cv2: ModuleType) -> list[Scene]:
-    """Return the scene in colour, in grey or both; a grey one stays as it is."""
+def in_kinds(scene: Scene, cv2: ModuleType) -> list[Scene]:
+    """Return the scene in colour and in grey; a grey one stays as it is."""
     if scene.kind == GREY:
         return [scene]
-    versions = [scene] if kinds != GREY else []
-    if kinds != COLOUR:
-        frames = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in scene.frames])
-        versions.append(replace(scene, frames=frames))
-    return versions
+    frames = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in scene.frames])
+    return [scene, replace(scene, frames=frames)]
 
 
-def ours(frames: Any) -> Masks:
+def ours(frames: Any) -> Any:
     """Separate the clip as a whole."""
     return video.separate(frames).masks
 
 
-def ours_live(frames: Any) -> Masks:
+def ours_live(frames: Any) -> Any:
     """Take the frames one by one, as they come."""
     separator = video.Separator()
     return np.stack([separator.apply(frame) for frame in frames])
 
 
-def opencv_method(cv2: ModuleType, kind: str, cleaned: bool) -> Method:
-    """Return one of OpenCV's subtractors, without shadow detection, with or without a median of its masks."""
+def subtract(cv2: ModuleType, kind: str, cleaned: bool, frames: Any) -> Any:
+    """Run one of OpenCV's subtractors, default settings and no shadows, with or without a median of its masks."""
+    subtractor = getattr(cv2, f"createBackgroundSubtractor{kind}")(detectShadows=False)
+    masks = np.empty(frames.shape[:3], np.uint8)
+    for frame, mask in zip(frames, masks, strict=True):
+        subtractor.apply(frame, mask)
+        if cleaned:
+            cv2.medianBlur(mask, MEDIAN_SIDE, mask)
+    return masks
 
-    def run(frames: Any) -> Masks:
-        subtractor = getattr(cv2, f"createBackgroundSubtractor{kind}")(detectShadows=False)
-        masks = (subtractor.apply(frame) for frame in frames)
-        return np.stack([cv2.medianBlur(mask, MEDIAN_SIDE) if cleaned else mask for mask in masks])
 
-    return run
-
-
-def median_method(cv2: ModuleType, cleaned: bool) -> Method:
-    """Return the temporal median: what differs from the median frame by a constant."""
-
-    def run(frames: Any) -> Masks:
-        chosen = np.linspace(0, len(frames) - 1, min(MEDIAN_FRAMES, len(frames))).round().astype(int)
-        background = np.median(frames[chosen], axis=0).astype(np.uint8)
-        masks = np.empty(frames.shape[:3], np.uint8)
-        for frame, mask in zip(frames, masks, strict=True):
-            distance = cv2.absdiff(frame, background)
-            mask[:] = (distance.reshape(*mask.shape, -1).max(axis=2) > MEDIAN_THRESHOLD) * np.uint8(255)
-            if cleaned:
-                mask[:] = cv2.medianBlur(mask, MEDIAN_SIDE)
-        return masks
-
-    return run
+def temporal_median(cv2: ModuleType, cleaned: bool, frames: Any) -> Any:
+    """Mark what differs from the median frame by a constant."""
+    chosen = np.linspace(0, len(frames) - 1, min(MEDIAN_FRAMES, len(frames))).round().astype(int)
+    background = np.median(frames[chosen], axis=0).astype(np.uint8)
+    masks = np.empty(frames.shape[:3], np.uint8)
+    for frame, mask in zip(frames, masks, strict=True):
+        distance = cv2.absdiff(frame, background)
+        mask[:] = (distance.reshape(*mask.shape, -1).max(axis=2) > MEDIAN_THRESHOLD) * np.uint8(255)
+        if cleaned:
+            cv2.medianBlur(mask, MEDIAN_SIDE, mask)
+    return masks
 
 
 def make_methods(cv2: ModuleType) -> dict[str, Method]:
     """Return everybody who takes part, by name."""
     methods: dict[str, Method] = {"ours": ours, "ours, live": ours_live}
-    for kind in ("MOG2", "KNN"):
-        methods[kind] = opencv_method(cv2, kind, False)
-        methods[f"{kind}, 5x5 median"] = opencv_method(cv2, kind, True)
-    methods["temporal median"] = median_method(cv2, False)
-    methods["temporal median, 5x5 median"] = median_method(cv2, True)
+    for words, cleaned in (("", False), (", 5x5 median", True)):
+        methods |= {f"{kind}{words}": partial(subtract, cv2, kind, cleaned) for kind in ("MOG2", "KNN")}
+        methods[f"temporal median{words}"] = partial(temporal_median, cv2, cleaned)
     return methods
 
 
-def judge(scene: Scene, methods: dict[str, Method]) -> list[list[Any]]:
-    """Return one row for each method: scores over the scored pixels, and seconds."""
+def judge(scene: Scene, methods: dict[str, Method]) -> Table:
+    """Return the table of one scene: for each method scores over the scored pixels, and seconds."""
     rows = []
     for name, method in methods.items():
         method(scene.frames[:WARM_FRAMES])
-        began = time.perf_counter()
-        masks = method(scene.frames)
-        seconds = time.perf_counter() - began
+        seconds, masks = clock(partial(method, scene.frames))
         score = scene.score(masks)
         shares = [score.f, score.precision, score.recall, score.specificity, score.wrong_percentage]
-        speed = [number(seconds), number(len(scene.frames) / seconds)]
-        rows.append([name, *(_digits(share) for share in shares), *speed])
+        cells = [None if np.isnan(share) else round(share, 4) for share in shares]
+        rows.append([name, *cells, number(seconds), number(len(scene.frames) / seconds)])
         print(f"{scene.name}, {scene.kind}: {name}: F {score.f:.4f}, {seconds:.2f} s", file=sys.stderr, flush=True)
-    return rows
-
-
-def _digits(share: float) -> float | None:
-    return None if np.isnan(share) else round(share, 4)
-
-
-def scene_table(scene: Scene, rows: list[list[Any]]) -> Table:
-    """Return the table of one scene."""
     n, height, width = scene.truth.shape
     caption = (
         f"{scene.name}, {scene.kind}: {n} frames of {width}x{height}, scored from {scene.first + 1} to {scene.last}"
@@ -217,22 +157,6 @@ def mean_table(kind: str, tables: Sequence[Table]) -> Table:
     return Table(f"F on every scene, {kind}", ["method", *names, "mean"], rows)
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--scene", type=Path, action="append", help="CDnet folder or .npz; may be given several times")
-    parser.add_argument("--only", default="", metavar="WORD", help="only methods with the word in their name")
-    parser.add_argument("--frames", choices=[COLOUR, GREY, "both"], default="both", help="default: %(default)s")
-    parser.add_argument(
-        "--results", type=Path, help="folder of the result file (default: results for all there is, else scratch)"
-    )
-    chosen = parser.parse_args(given)
-    chosen.default = chosen.scene is None and not chosen.only and chosen.frames == "both"
-    chosen.scene = chosen.scene or [DEFAULT]
-    chosen.results = chosen.results or (RESULTS if chosen.default else SCRATCH)
-    return chosen
-
-
 def import_opencv() -> ModuleType:
     """Return OpenCV with as many threads as we use, or end with a message."""
     try:
@@ -245,21 +169,19 @@ def import_opencv() -> ModuleType:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Score, print and write video_quality.json."""
-    chosen = arguments(given)
+    options = {"scene": ((), "CDnet folder or .npz"), "only": (None, "methods with this word in their name")}
+    chosen = arguments(__file__, __doc__, given, command="make video", **options)
     cv2 = import_opencv()
-    load = load_note()
-    methods = {name: method for name, method in make_methods(cv2).items() if chosen.only in name}
-    if not methods:
-        raise SystemExit(f"--only={chosen.only} is in no name; use a part of {'; '.join(make_methods(cv2))}")
+    methods = {name: method for name, method in make_methods(cv2).items() if (chosen.only or "") in name}
     tables: dict[str, list[Table]] = {}
-    try:
-        for path in chosen.scene:
-            for scene in in_kinds(load_scene(path), chosen.frames, cv2):
-                tables.setdefault(scene.kind, []).append(scene_table(scene, judge(scene, methods)))
-    except (ValueError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    for path in chosen.scene or [data_folder() / "video" / "cdnet_pedestrians"]:
+        for scene in in_kinds(load_scene(Path(path)), cv2):
+            tables.setdefault(scene.kind, []).append(judge(scene, methods))
     means = [mean_table(kind, found) for kind, found in tables.items() if len(found) > 1]
+    reached = ", ".join(f"{found[0].rows[0][1]:.4f} in {kind}" for kind, found in tables.items())
     notes = [
+        f"Goal: F of at least {GOAL:g} with defaults, which take the frames as they are, in colour, on "
+        f"cdnet_pedestrians. {next(iter(methods))} reached on the first scene: {reached}.",
         "CDnet's scores over all scored frames together; pixels at the edges of objects (170) and outside the region "
         "of interest (85) are not scored, hard shadows (50) are background.",
         f"OpenCV {cv2.__version__}, default settings, shadow detection off. The temporal median is that of "
@@ -267,22 +189,8 @@ def main(given: Sequence[str] | None = None) -> None:
         f"levels in some channel. {thread_count()} threads each; frames in memory, one call each, after a short one.",
         "“Ours” sees the whole clip before it decides, as the temporal median does; “ours, live”, MOG2 and KNN decide "
         "on each frame when it comes.",
-        load,
     ]
-    if chosen.default:
-        reached = {kind: found[0].rows[0][1] for kind, found in tables.items()}
-        notes.insert(
-            0,
-            f"Goal: F of at least {GOAL:g} with defaults, which take the frames as they are, in colour. "
-            f"Reached: {reached[COLOUR]:.4f} in colour, {reached[GREY]:.4f} in grey.",
-        )
-    publish(
-        chosen.results / "video_quality.json",
-        title="Masks of moving objects",
-        command="make video",
-        tables=[*means, *(table for found in tables.values() for table in found)],
-        notes=notes,
-    )
+    publish(chosen, "Masks of moving objects", [*means, *(t for found in tables.values() for t in found)], notes)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,7 @@ import lrpca
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from make_benchmarks_page import write_page  # noqa: E402  (found through the line above)
-from make_choose_tables import write_choose  # noqa: E402
-from make_experiments_tables import write_experiments  # noqa: E402
-from make_gpu_results import write_gpu  # noqa: E402
-from make_grid_tables import write_tables  # noqa: E402
-from make_learning_tables import write_learning  # noqa: E402
+from make_pages import write_pages  # noqa: E402  (found through the line above)
 
 project = "lrpca"
 author = "The lrpca developers"
@@ -106,16 +101,6 @@ html_theme_options = {
 MODULUS = re.compile(r"(``.*?``)|(?<![\w|\\])\|([^\s|`]{1,20})\|(?!\w)")
 
 
-def _make_result_pages(app: Sphinx) -> None:
-    results = HERE.parent / "benchmarks" / "results"
-    write_page(results, HERE / "benchmarks.md")
-    write_tables(results, HERE / "grid_tables.md")
-    write_gpu(results, HERE / "gpu_results.md")
-    write_choose(results, HERE / "choose_tables.md")
-    write_experiments(HERE.parent / "experiments" / "results", HERE / "experiments_tables.md")
-    write_learning(HERE.parent / "experiments" / "results", HERE / "learning_tables.md")
-
-
 def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
@@ -124,5 +109,5 @@ def _escape_moduli(app: Sphinx, what: str, name: str, obj: object, options: obje
 
 def setup(app: Sphinx) -> None:
     """Make the result pages before Sphinx looks for its sources, and mend docstrings before numpydoc parses them."""
-    app.connect("builder-inited", _make_result_pages)
+    app.connect("builder-inited", lambda app: write_pages())
     app.connect("autodoc-process-docstring", _escape_moduli, priority=100)

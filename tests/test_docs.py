@@ -1,10 +1,12 @@
 """The documentation tells the truth: its code runs, its benchmark tables are the stored results."""
 
 import doctest
-import importlib.util
+import importlib
 import json
 import re
+import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import lrpca
+from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 
 ROOT = Path(__file__).parents[1]
@@ -89,12 +92,12 @@ def test_architecture_page_names_modules_that_exist() -> None:
 
 
 @pytest.fixture(scope="module")
-def benchmarks_page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_benchmarks_page", ROOT / "docs/make_benchmarks_page.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def pages() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield importlib.import_module("make_pages")
+        for name in ("make_pages", "choose"):
+            sys.modules.pop(name, None)
 
 
 def _result(**changes: Any) -> dict[str, Any]:
@@ -109,20 +112,18 @@ def _result(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_results_become_tables(benchmarks_page: ModuleType, tmp_path: Path) -> None:
+def test_results_become_tables(pages: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "one_pass.json").write_text(json.dumps(_result()), encoding="utf-8")
-    benchmarks_page.write_page(tmp_path, tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    page = pages.benchmarks_page(tmp_path)
     assert "## One pass\n" in page
     assert "$ python benchmarks/one_pass.py --n 8000\n" in page
     assert "| rank | ms |\n|---:|---:|\n| 5 | 27.1 |\n| 10 | – |\n" in page
     assert r"- a\|b is \<escaped\>" in page
     assert "Measured 2026-11-15 on: cpu some CPU, cores 2. Versions: numpy 2.4.6." in page
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["one_pass.json", "page.md"]
 
 
-def test_page_without_results_says_so(benchmarks_page: ModuleType, tmp_path: Path) -> None:
-    assert benchmarks_page.NONE_YET in benchmarks_page.render_page(benchmarks_page.load_results(tmp_path / "absent"))
+def test_page_without_results_says_so(pages: ModuleType, tmp_path: Path) -> None:
+    assert pages.NONE_YET in pages.benchmarks_page(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -140,11 +141,113 @@ def test_page_without_results_says_so(benchmarks_page: ModuleType, tmp_path: Pat
         ),
     ],
 )
-def test_broken_result_file_is_refused(benchmarks_page: ModuleType, tmp_path: Path, text: str, message: str) -> None:
+def test_broken_result_file_is_refused(pages: ModuleType, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        benchmarks_page.load_results(tmp_path)
+        pages.load_results(tmp_path)
 
 
-def test_stored_results_follow_the_format(benchmarks_page: ModuleType) -> None:
-    benchmarks_page.render_page(benchmarks_page.load_results(ROOT / "benchmarks" / "results"))
+def test_stored_results_follow_the_format(pages: ModuleType) -> None:
+    for make in (pages.benchmarks_page, pages.grid_page, pages.gpu_page, pages.choose_page):
+        text = make()
+        assert "is not stored yet" not in text and "| " in text
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), [("grid", "make ablation"), ("gpu", "make bench-gpu"), ("choose", "make arena")]
+)
+def test_page_without_result_says_how_to_make_it(pages: ModuleType, tmp_path: Path, page: str, command: str) -> None:
+    assert f"`{command}` writes it" in getattr(pages, f"{page}_page")(tmp_path)
+
+
+def test_long_tables_of_the_grid_are_folded(pages: ModuleType, tmp_path: Path) -> None:
+    long = {"caption": "Kind: noise", "columns": ["problem"], "rows": [["a"]]}
+    stored = _result(tables=[long, *_result()["tables"]], commit="abc1234")
+    (tmp_path / "grid.json").write_text(json.dumps(stored), encoding="utf-8")
+    page = pages.grid_page(tmp_path)
+    assert page.index("| rank | ms |") < page.index("<details><summary>noise</summary>") < page.index("| a |")
+    assert "Measured 2026-11-15, commit abc1234, on: cpu" in page
+
+
+def _entry(spec: str, arrived: float | None, error: float | None = 1e-9, **others: Any) -> dict[str, Any]:
+    blank = {"told": [], "note": "", "status": "converged", "seconds": 2.0, "f_measure": 1.0}
+    return blank | {"spec": spec, "seconds_to_target": arrived, "error": error} | others
+
+
+def _record(*entries: dict[str, Any], **others: Any) -> dict[str, Any]:
+    blank = {"question": "few", "title": "9 x 9, rank 5, 10% outliers", "short": "10%", "known": True, "target": 1e-4}
+    return blank | {"oracle_error": None, "time_limit": 60.0, "entries": list(entries)} | others
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted", "unwanted"),
+    [
+        (
+            [_entry("lrpca", 0.04), _entry("ircur", 0.08, error=1e-5)],
+            ["**Take the default**", "in 40 ms", "`ircur`, takes 2 times as long", "than the default's (1.0e-09)"],
+            ["Not reached"],
+        ),
+        (
+            [_entry("lrpca", 0.06), _entry("ircur", 0.02, error=1e-12), _entry("scaledgd", 0.03, error=1e-2)],
+            [
+                "**`ircur` is the fastest**",
+                "default takes 3 times as long and is number 3 of 3",
+                "`ircur` (1.0e-12, the",
+            ],
+            ["Take the default"],
+        ),
+        (
+            [_entry("lrpca", None, error=0.2, status="not converged"), _entry("gd", 0.5, told=["alpha"])],
+            ["`gd` is the fastest", "told the true alpha", "default does not reach it", "Not reached by `lrpca`"],
+            ["Take the default"],
+        ),
+        (
+            [_entry("lrpca", None, error=3e-3), _entry("pcp", None, error=0.2)],
+            ["**Nobody reaches an error of 1e-4**; `lrpca` comes closest", "far from the truth: `lrpca` and"],
+            ["Not reached", "No answer"],
+        ),
+        (
+            [
+                _entry("lrpca", 0.1, error=1.02e-8),
+                _entry("a", 0.2, error=1e-8),
+                _entry("tensorly", None, status="time limit", error=0.1),
+                _entry("pyrpca", None, status="failed", error=None),
+                _entry("b", None, status="not installed", error=None),
+            ],
+            ["within 5% of the closest", "limit of 60 s: `tensorly`.", "Refused or failed: `pyrpca`."],
+            ["`b`"],
+        ),
+    ],
+)
+def test_advice_follows_the_numbers(
+    pages: ModuleType, entries: list[dict[str, Any]], wanted: list[str], unwanted: list[str]
+) -> None:
+    text = importlib.import_module("choose").advice(_record(*entries))
+    assert [words for words in wanted if words not in text] == [], text
+    assert [words for words in unwanted if words in text] == [], text
+
+
+def test_missed_goals_have_the_reads_as_the_reason(pages: ModuleType) -> None:
+    row = {"problem": "10%", "rival": "fastest other full-data solver", "spec": "accaltproj:gamma=0.5", "goal": 5.0}
+    row |= {"ratio": 3.4, "kind": "exact", "our_reads": 5, "their_reads": 16, "met": False}
+    page = importlib.import_module("choose").render_goals([row])
+    assert "| 10% | fastest other full-data solver, accaltproj:gamma=0.5 | 3.4 | 5 | no |" in page
+    assert "reads Y 5 times and `accaltproj:gamma=0.5` 16 times, a ratio of 3.2; a read of its costs 1.1 times" in page
+
+
+@pytest.mark.parametrize(("file", "needs"), [("README.md", ("given", "found")), ("docs/choose.md", ("yes", "no"))])
+def test_tables_of_methods_say_what_they_take(file: str, needs: tuple[str, str]) -> None:
+    column = 2 if file == "README.md" else 1
+    rows = {}
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"\| `(\w+)` \|", line):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            rows[found[1]] = tuple(cells[column : column + 3])
+    words = {True: "yes", False: "no"}
+    expected = {
+        name: (needs[0] if method.needs_rank else needs[1], words[method.missing], words[method.start])
+        for name, method in METHODS.items()
+    }
+    # The default takes a rank, and finds it where none is given.
+    expected["lrpca"] = ("found or given" if file == "README.md" else needs[1], *expected["lrpca"][1:])
+    assert rows == expected

@@ -6,8 +6,7 @@ is absent is left out, and `available` says so.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("LRPCA_DATA") or REPOSITORY.parent / "shared" / "data")
+from lrpca.bench.measuring import data_folder
+
 # Frames are averaged over squares of 2 x 2 or 4 x 4 pixels until a clip has at most so many entries.
 MOST_ENTRIES = 40_000_000
 VIDEO, TRAFFIC = "video", "traffic"
@@ -50,13 +49,11 @@ class Real:
         return np.ones(self.Y.shape, bool) if self.Y.dtype.kind in "iu" else ~np.isnan(self.Y)
 
 
-def available(names: list[str] | None = None) -> tuple[list[str], list[str]]:
+def available(names: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Return the names whose files are there, and a message for each that is left out."""
     found, missing = [], []
-    for name in SOURCES if names is None else names:
-        if name not in SOURCES:
-            raise ValueError(f"name={name!r} is unknown; use one of {', '.join(SOURCES)}")
-        path = DATA / SOURCES[name][0]
+    for name in names or SOURCES:
+        path = data_folder() / SOURCES[name][0]
         if path.exists():
             found.append(name)
         else:
@@ -67,7 +64,7 @@ def available(names: list[str] | None = None) -> tuple[list[str], list[str]]:
 def load(name: str) -> Real:
     """Read one matrix."""
     path, loader = SOURCES[name]
-    return loader(name, DATA / path)
+    return loader(name, data_folder() / path)
 
 
 def shrink(

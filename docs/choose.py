@@ -1,16 +1,13 @@
-"""Turn ``benchmarks/results/arena.json`` into the sections that the page "which method for what" includes.
+"""Advice which method to take for what, from ``benchmarks/results/arena.json``.
 
-Every sentence of advice is computed from the numbers below it, by the same rules whoever wins. Run ``python
-docs/make_choose_tables.py`` to write ``docs/choose_tables.md``; building the site does it too.
+Every sentence is computed from the numbers below it, by the same rules whoever wins.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from make_benchmarks_page import load_result, render_result, render_table, write_if_changed
+from make_pages import fold, render_result, render_table
 
-FILE, COMMAND = "arena.json", "make arena"
 DEFAULT = "lrpca"
 # Rows of a short table; the default is always among them.
 SHOWN = 8
@@ -73,18 +70,7 @@ def names(entries: Sequence[Entry], limit: int = 8) -> str:
 
 
 def advice(record: Mapping[str, Any]) -> str:
-    """Return what to take for one problem, and how the default did, from the numbers.
-
-    Parameters
-    ----------
-    record : mapping
-        One of the scenarios of the file, with its entries.
-
-    Returns
-    -------
-    str
-        A few sentences of Markdown.
-    """
+    """Return what to take for one problem, and how the default did, from the numbers."""
     entries = [entry for entry in record["entries"] if entry["status"] != "not installed"]
     if not entries:
         return "Nobody took part."
@@ -210,11 +196,8 @@ def joint_table(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         mine = [find(record["entries"], spec) for record in records]
         rows.append([spec, *(_time_cell(entry) for entry in mine)])
     columns = ["contestant", *(record["short"] for record in records)]
-    return {
-        "caption": f"Seconds to the target; {records[0]['title'].rsplit(',', 1)[0]}",
-        "columns": columns,
-        "rows": rows,
-    }
+    caption = f"Seconds to the target; {records[0]['title'].rsplit(',', 1)[0]}"
+    return {"caption": caption, "columns": columns, "rows": rows}
 
 
 def _time_cell(entry: Entry | None) -> Any:
@@ -258,34 +241,19 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 
 def render_sections(result: Mapping[str, Any]) -> str:
-    """Render the whole file: the goals, then a section for each question, then everything, folded.
-
-    Parameters
-    ----------
-    result : mapping
-        What `load_result` returns.
-
-    Returns
-    -------
-    str
-        Sections of Markdown.
-    """
+    """Render the whole file: a section for each question, the goals, then everything, folded."""
     records = result.get("scenarios", [])
     parts = []
     if result.get("quick"):
         parts.append("These figures are those of the small form (`--quick`), which says little about speed.\n")
-    known = [*QUESTIONS, *dict.fromkeys(r["question"] for r in records if r["question"] not in QUESTIONS)]
-    for question in known:
-        mine = [record for record in records if record["question"] == question]
-        if mine:
-            parts.append(f"## {QUESTIONS.get(question, question)}\n")
-            parts += _question(mine)
+    for question, title in QUESTIONS.items():
+        if mine := [record for record in records if record["question"] == question]:
+            parts += [f"## {title}\n", *_question(mine)]
     if result.get("goals"):
         parts.append(render_goals(result["goals"]))
     body = render_result({**result, "title": "How it was measured", "tables": []})
     tables = "\n".join(render_table(table) for table in result["tables"])
-    folded = f"<details><summary>All contestants on all problems</summary>\n\n{tables}\n</details>\n" if tables else ""
-    return "\n".join([*parts, body, folded])
+    return "\n".join([*parts, body, fold("All contestants on all problems", tables)])
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -293,23 +261,3 @@ def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:
         return [f"{advice(records[0])}\n", render_table(short_table(records[0]))]
     told = [f"- {record['short']} outliers: {advice(record)}" for record in records]
     return ["\n".join(told) + "\n", render_table(joint_table(records))]
-
-
-def write_choose(results_folder: Path, page: Path) -> None:
-    """Write the sections, unless they already read the same.
-
-    Parameters
-    ----------
-    results_folder : pathlib.Path
-        Where the result file is; if it is absent, a line says how to make it.
-    page : pathlib.Path
-        The Markdown file to write.
-    """
-    path = results_folder / FILE
-    absent = f"`benchmarks/results/{FILE}` is not stored yet; `{COMMAND}` writes it.\n"
-    write_if_changed(page, render_sections(load_result(path)) if path.exists() else absent)
-
-
-if __name__ == "__main__":
-    here = Path(__file__).parent
-    write_choose(here.parent / "benchmarks" / "results", here / "choose_tables.md")

@@ -1,12 +1,13 @@
-"""What the machine can do at most: reading Y once, and multiply-adds on data in the first-level cache.
+"""What the machine can do at most, and matrices to measure with.
 
-Both are kernels of the form the library uses (serial, GIL released, one task per thread), so they measure the machine
-and not a way of making threads.
+Reading Y once, and multiply-adds on data in the first-level cache: both are kernels of the form the library uses
+(serial, GIL released, one task per thread), so they measure the machine and not a way of making threads.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -16,10 +17,12 @@ from lrpca.kernels.threads import thread_count
 
 _WIDTH = 512
 _PER_COLUMN = 16
+# Rows of a planted problem that are made at a time.
+_ROWS = 128
 
 
 @numba.njit(nogil=True, fastmath=True)
-def _sum(flat):  # type: ignore[no-untyped-def]
+def _sum(flat):
     total = np.float32(0)
     for j in range(flat.size):
         total += flat[j]
@@ -27,7 +30,7 @@ def _sum(flat):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, fastmath=True)
-def _products(x, panel, times):  # type: ignore[no-untyped-def]
+def _products(x, panel, times):
     """Multiply four rows by four rows, `times` over: 16 multiply-adds for 8 loads, and 16 independent sums."""
     total = np.float32(0)
     for _ in range(times):
@@ -89,3 +92,53 @@ class Machine:
         if not np.isfinite(total):
             raise RuntimeError("multiply_add left the range of float32; its time would mean nothing")
         return self.threads * times * _PER_COLUMN * _WIDTH
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Y = U Vᵀ + outliers, and the truth as factors."""
+
+    Y: Any  # (n, n)
+    U: Any  # (n, r) float64
+    V: Any  # (n, r) float64
+    typical: float  # mean|U Vᵀ|
+
+    def error(
+        self,
+        L: Any,  # (n, r)
+        R: Any,  # (n, r)
+    ) -> float:
+        """Return ‖L Rᵀ - U Vᵀ‖ / ‖U Vᵀ‖ from the factors, without cancellation: [L, -U] [R, V]ᵀ by two QRs."""
+        left, right = (np.linalg.qr(np.hstack(pair))[1] for pair in ((L, -self.U), (R, self.V)))
+        size = np.sqrt(np.sum((self.U.T @ self.U) * (self.V.T @ self.V)))
+        return float(np.linalg.norm(left @ right.T) / size)
+
+
+def planted(n: int, *, rank: int, outlier_fraction: float, random_state: int = 0) -> Planted:
+    """Return a float32 problem: U and V have entries N(0, 1/n), outliers are uniform in ±mean|U Vᵀ|.
+
+    Each entry holds an outlier with probability `outlier_fraction`.
+
+    Examples
+    --------
+    >>> problem = planted(1000, rank=2, outlier_fraction=0.1)
+    >>> problem.Y.dtype.name, problem.error(problem.U, problem.V) < 1e-14
+    ('float32', True)
+    """
+    rng = np.random.default_rng(random_state)
+    U, V = (rng.standard_normal((n, rank)) / np.sqrt(n) for _ in range(2))
+    typical = float(np.abs(U[:_ROWS] @ V.T).mean())
+    Y = np.empty((n, n), np.float32)
+    for start in range(0, n, _ROWS):
+        block = U[start : start + _ROWS] @ V.T
+        hit = rng.random(block.shape, dtype=np.float32) < outlier_fraction
+        block[hit] += rng.uniform(-typical, typical, np.count_nonzero(hit))
+        Y[start : start + _ROWS] = block
+    return Planted(Y, U, V, typical)
+
+
+def factors(n: int, rank: int, random_state: int = 1) -> tuple[Any, Any]:
+    """Return some float64 factors L, R (n, rank) whose product is of the size of a planted problem's."""
+    rng = np.random.default_rng([random_state, rank])
+    L, R = (rng.standard_normal((n, rank)) / np.sqrt(n) for _ in range(2))
+    return L, R

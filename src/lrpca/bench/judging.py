@@ -1,0 +1,247 @@
+"""Solvers on problems whose truth is known: one record for every problem, judged by the rules of the grid."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrpca.bench.contest.calls import Task, solve
+from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.measuring import clock, data_folder
+from lrpca.decompose import decompose
+from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
+from lrpca.solvers.methods import METHODS
+from lrpca.testing import Case, Problem, recovered, wrong
+
+DEFAULT, PCP, SVD, WITHOUT = "lrpca", "pyrpca", "svd", "without "
+DENSE, PUBLISHED_MODEL = "dense outliers", "published model"
+# Rank and outlier fraction of the problems published with the paper, n = 1000; errors that passes are counted to.
+PUBLISHED_PROBLEMS = ((5, 0.1), (5, 0.2), (5, 0.3), (10, 0.1), (15, 0.1))
+MILESTONES = (1e-4, 1e-6)
+
+Solver = Callable[[Any, int], "Answer"]
+
+
+class TimeLimitError(RuntimeError):
+    """A solver took longer than it was given."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solver says; None where it does not tell whether it converged, or does not count."""
+
+    low_rank: Any
+    converged: bool | None
+    ended: str
+    passes: int | None = None
+    reads: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one solver did on one problem: None where there is no answer, or none that is finite."""
+
+    kind: str
+    case: str
+    repeat: int
+    solver: str
+    error: float | None
+    oracle_error: float
+    recovered: bool
+    converged: bool | None
+    false_converged: bool
+    ended: str
+    passes: int | None = None
+    reads: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PublishedRecord:
+    """How one method did on one published problem: passes to the milestones (None: not reached), and in all."""
+
+    rank: int
+    outlier_fraction: float
+    solver: str
+    passes_to: Sequence[int | None]
+    passes: int
+    reads: float
+    converged: bool
+    error: float
+    seconds: float
+
+
+# ------------------------------------------------------------------------------------------------ solvers
+
+
+def solvers() -> list[str]:
+    """Return the solvers that are present, ours first."""
+    others = [method for method in METHODS if method != DEFAULT]
+    return [DEFAULT, *others, *([PCP] if RIVALS[PCP].version() else []), SVD]
+
+
+def solver(name: str, limit: float = math.inf) -> Solver:
+    """Return a solver by its name, or the default by ``without <rule>``; `limit` is in seconds."""
+    if name == PCP:
+        return lambda Y, rank: pursue(Y, limit)
+    if name == SVD:
+        return truncated_svd
+    deadline: list[float] = []
+
+    def late(state: object) -> None:
+        if name in METHODS and name != DEFAULT and time.perf_counter() > deadline[0]:
+            raise TimeLimitError(name)
+
+    def run(Y: Any, rank: int) -> Answer:
+        deadline[:] = [time.perf_counter() + limit]
+        d = decompose(Y, rank, callback=late, **_settings(name))
+        return Answer(d.low_rank, d.converged, d.reason, d.n_iter, d.n_reads)
+
+    return run
+
+
+def _settings(name: str) -> dict[str, Any]:
+    """Return what `decompose` is told for a method or for the default without a rule."""
+    return {"options": {"without": [name.removeprefix(WITHOUT)]}} if name.startswith(WITHOUT) else {"method": name}
+
+
+def pursue(Y: Any, limit: float) -> Answer:
+    """Run pyrpca as the arena does: PCP by the inexact augmented Lagrangian, its defaults, λ = 1/√max(n1, n2)."""
+    deadline = time.perf_counter() + limit
+    answer = solve(
+        Task(PCP, min(Y.shape)), np.asarray(Y, dtype=np.float64), lambda answer: time.perf_counter() > deadline
+    )
+    if answer.reason == "callback":
+        raise TimeLimitError(PCP)
+    return Answer(answer.low_rank, answer.converged, answer.reason, answer.iterations)
+
+
+def truncated_svd(Y: Any, rank: int) -> Answer:
+    """Return the best fit of that rank in least squares, missing entries first filled by their column's mean."""
+    missing = np.isnan(Y)
+    counts = np.maximum((~missing).sum(axis=0), 1)
+    filled = np.where(missing, np.where(missing, 0.0, Y).sum(axis=0) / counts, Y)
+    U, values, Vt = np.linalg.svd(filled, full_matrices=False)
+    return Answer((U[:, :rank] * values[:rank]) @ Vt[:rank], None, "–")
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+@dataclass(frozen=True)
+class GridJob:
+    """One problem and the names of the solvers to run on it."""
+
+    case: Case
+    repeat: int
+    solvers: Sequence[str]
+    limit: float = math.inf
+
+
+@dataclass(frozen=True)
+class PublishedJob:
+    """One published problem and the names of the methods to run on it."""
+
+    rank: int
+    outlier_fraction: float
+    solvers: Sequence[str]
+
+
+def dense_cases(densities: Sequence[float]) -> list[Case]:
+    """Return the paper's problem, n = 1000 and r = 5, with many outliers."""
+    shape = {"shape": (1000, 1000), "rank": 5}
+    return [Case(DENSE, f"{100 * share:.0f}% outliers", {**shape, "outlier_fraction": share}, 5) for share in densities]
+
+
+def run_case(job: GridJob) -> list[Record]:
+    """Run every solver of a job on its problem."""
+    problem = job.case.problem(job.repeat)
+    return [judge(job.case, job.repeat, problem, name, solver(name, job.limit), job.limit) for name in job.solvers]
+
+
+def judge(case: Case, repeat: int, problem: Problem, name: str, function: Solver, limit: float = math.inf) -> Record:
+    """Run one solver on one problem and compare its answer with the truth, and its verdict with its answer."""
+    about = (case.kind, case.name, repeat, name)
+    began = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answer = function(problem.Y.copy(), case.rank)
+    except Exception as failure:
+        return Record(*about, None, problem.oracle_error, False, None, False, _no_answer(failure, problem, limit))
+    seconds = time.perf_counter() - began
+    error = problem.error(answer.low_rank)
+    return Record(
+        *about,
+        error=error if math.isfinite(error) else None,
+        oracle_error=problem.oracle_error,
+        recovered=recovered(problem, error),
+        converged=answer.converged,
+        false_converged=bool(answer.converged) and wrong(problem, error),
+        ended=answer.ended,
+        passes=answer.passes,
+        reads=answer.reads,
+        seconds=seconds,
+    )
+
+
+def _no_answer(failure: Exception, problem: Problem, limit: float) -> str:
+    if isinstance(failure, TimeLimitError):
+        return f"time limit, {limit:g} s"
+    if isinstance(failure, ValueError | NotImplementedError) and not problem.observed.all():
+        return "refuses NaN"
+    return f"{type(failure).__name__}: {failure}"
+
+
+def read_published(rank: int, outlier_fraction: float) -> tuple[Any, Any]:
+    """Return Y and X of a published problem (n, n)."""
+    from scipy.io import loadmat
+
+    content = loadmat(data_folder() / "published-lrpca" / f"n1000_r{rank}_alpha{outlier_fraction}.mat")
+    return content["Y_star"], content["U_star"].astype(float) @ content["V_star"].astype(float).T
+
+
+def published_model(outlier_fraction: float) -> Schedule:
+    """Return the model published for an outlier fraction."""
+    file = data_folder() / "published-lrpca" / f"lrpcanet_alpha{outlier_fraction}.mat"
+    return Schedule.from_mat(file, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+
+
+def published_jobs(names: Sequence[str]) -> list[PublishedJob]:
+    """Return the published problems, none where they are absent, for those solvers that show their iterates."""
+    shown = [name for name in names if name in (*METHODS, PUBLISHED_MODEL) or name.startswith(WITHOUT)]
+    if not (data_folder() / "published-lrpca").is_dir() or not shown:
+        return []
+    return [PublishedJob(rank, share, shown) for rank, share in PUBLISHED_PROBLEMS]
+
+
+def run_published(job: PublishedJob) -> list[PublishedRecord]:
+    """Run every method of a job on a published problem, with the error after each pass."""
+    Y, X = read_published(job.rank, job.outlier_fraction)
+    return [_follow(job, name, Y, X) for name in job.solvers]
+
+
+def _follow(job: PublishedJob, name: str, Y: Any, X: Any) -> PublishedRecord:
+    errors: list[float] = []
+    norm = np.linalg.norm(X)
+    keywords = {"schedule": published_model(job.outlier_fraction)} if name == PUBLISHED_MODEL else _settings(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        watch = lambda state: errors.append(float(np.linalg.norm(state.L @ state.R.T - X) / norm))  # noqa: E731
+        d = decompose(Y, job.rank, callback=watch, **keywords)
+        seconds, _ = clock(lambda: decompose(Y, job.rank, **keywords))
+    error = float(np.linalg.norm(d.L.astype(float) @ d.R.astype(float).T - X) / norm)
+    reached = [passes_to(errors, goal) for goal in MILESTONES]
+    about = (job.rank, job.outlier_fraction, name)
+    return PublishedRecord(*about, reached, d.n_iter, d.n_reads, d.converged, error, seconds)
+
+
+def passes_to(errors: Sequence[float], goal: float) -> int | None:
+    """Return after how many passes the error was below the goal, None for never."""
+    return next((k for k, error in enumerate(errors, start=1) if error < goal), None)

@@ -1,0 +1,242 @@
+"""The rules of the benchmarks: who is judged how, what stays hidden, and ratios that are those measured."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lrpca.bench import judging
+from lrpca.bench.contest import Contest, Entry, compete, parse_specs
+from lrpca.bench.real_matrices import Real
+from lrpca.testing import Case, grid, planted
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = Case("easy", "a small one", {"shape": (60, 50), "rank": 2}, rank=2)
+GAPS = Case("missing entries", "with gaps", {"shape": (60, 50), "rank": 2, "missing": 0.2}, rank=2)
+NAMES = ("grid_tables", "arena_scenarios", "arena", "bench_pcp", "real_data")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[SimpleNamespace]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
+        for name in NAMES:
+            sys.modules.pop(name)
+
+
+# The grid
+
+
+def test_names_of_cases_are_their_own() -> None:
+    """Seeds come from names, --cases chooses by them, and the ablation lists them."""
+    names = [case.name for case in grid()]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def _judged(name: str, low_rank: Any, converged: bool | None) -> Any:
+    answer = judging.Answer(low_rank, converged, "tol", 3, 4)
+    return judging.judge(CASE, 0, CASE.problem(), name, lambda Y, rank: answer)
+
+
+def test_solver_that_lies_is_counted(scripts: SimpleNamespace) -> None:
+    X = CASE.problem().X
+    nothing, broken = np.zeros_like(X), np.full_like(X, np.nan)
+    honest = _judged("honest", X, True)
+    assert honest.recovered and honest.converged and not honest.false_converged
+    liar = _judged("liar", nothing, True)
+    assert not liar.recovered and liar.false_converged and liar.error == pytest.approx(1.0)
+    modest = _judged("modest", nothing, False)
+    silent = _judged("silent", nothing, None)
+    assert not modest.false_converged and not silent.false_converged and not silent.recovered
+    overflown = _judged("liar", broken, True)
+    assert overflown.false_converged and overflown.error is None
+    close = _judged("close", X * (1 + 5e-4), True)
+    assert not close.recovered and not close.false_converged
+    table = scripts.grid_tables.summary([honest, liar, overflown, modest, silent])
+    column = table.columns.index("false converged")
+    assert {row[0]: row[column] for row in table.rows} == {"honest": 0, "liar": 2, "modest": 0, "silent": None}
+
+
+@pytest.mark.parametrize(
+    ("case", "failure", "ended"),
+    [
+        (GAPS, np.linalg.LinAlgError("SVD did not converge"), "refuses NaN"),
+        (GAPS, MemoryError("too large"), "MemoryError: too large"),
+        (CASE, ValueError("rank=2 is odd"), "ValueError: rank=2 is odd"),
+    ],
+)
+def test_solver_without_answer_is_told_and_not_recovered(case: Case, failure: Exception, ended: str) -> None:
+    def fail(Y: Any, rank: int) -> Any:
+        raise failure
+
+    record = judging.judge(case, 0, case.problem(), "rival", fail)
+    assert (record.ended, record.recovered, record.converged, record.false_converged) == (ended, False, None, False)
+
+
+def test_solvers_of_the_grid() -> None:
+    names = ["lrpca", "without localised", "altproj", "svd"]
+    ours, without, other, svd = judging.run_case(judging.GridJob(CASE, 0, names))
+    assert ours.recovered and without.recovered and other.recovered and not svd.recovered
+    assert ours.converged and svd.converged is None and 0 < ours.passes <= ours.reads
+    (late,) = judging.run_case(judging.GridJob(CASE, 0, ["altproj"], 0.0))
+    assert late.ended == "time limit, 0 s" and late.error is None
+
+
+def test_ablation_names_the_problems_that_a_rule_wins(scripts: SimpleNamespace) -> None:
+    X = CASE.problem().X
+    records = [_judged("lrpca", X, True), _judged("without one", 0 * X, True)]
+    costs, reasons, changes = scripts.grid_tables.ablation({"one": "why"}, "without ", records, [], [])
+    assert [row[:4] for row in costs.rows] == [["nothing left out", 1, 1, 0], ["one", 1, 0, 1]]
+    assert reasons.rows == [["one", "why", 1, 0]] and changes.rows == [["one", "lost", "a small one"]]
+
+
+# The arena
+
+
+def _entry(spec: str, arrived: float | None, **others: Any) -> dict[str, Any]:
+    blank = {"status": "converged", "seconds": 2.0, "error": 1e-9, "reads_to_target": None}
+    return blank | {"spec": spec, "seconds_to_target": arrived} | others
+
+
+def test_goals_are_ratios_within_rounds_and_bounds_are_called_bounds(scripts: SimpleNamespace) -> None:
+    entries = [
+        _entry("lrpca", 0.1, reads_to_target=5),
+        _entry("ircur", 0.05),
+        _entry("accaltproj:gamma=0.5", 0.3, reads_to_target=16),
+        _entry("sklearn", 0.2),
+        _entry("pyrpca", None, status="time limit", seconds=61.0),
+        _entry("tensorly", None, error=0.1),
+    ]
+    rounds = {"lrpca": [0.1, 0.2, 0.1], "accaltproj:gamma=0.5": [0.3, 0.8, 0.9]}
+    record = {"short": "10%", "time_limit": 60.0, "rounds": rounds, "entries": entries}
+    rows = {row["rival"]: row for row in scripts.arena.headline(record)}
+    other = rows["fastest other full-data solver"]
+    assert other["spec"] == "accaltproj:gamma=0.5" and other["ratio"] == pytest.approx(4.0)
+    assert rows["ircur"]["ratio"] == pytest.approx(0.5)
+    assert rows["pyrpca"]["kind"] == "at least" and rows["pyrpca"]["ratio"] == pytest.approx(610)
+    assert rows["tensorly"]["kind"] == "it does not arrive" and rows["tensorly"]["ratio"] is None
+    assert [scripts.arena.is_met(row) for row in rows.values()] == [False, False, True, True]
+    assert scripts.arena.is_met(rows["pyrpca"] | {"ratio": 20.0}) is None
+
+
+def test_rounds_give_the_entry_of_median_time(scripts: SimpleNamespace) -> None:
+    def contest(spec: str, seconds: float | None) -> Contest:
+        return Contest({}, {}, [Entry(spec, spec, "", "converged", seconds_to_target=seconds, error=1e-9)])
+
+    times = (("lrpca", 5.0), ("pyrpca", 9.0), ("lrpca", 1.0), ("lrpca", None), ("lrpca", 3.0))
+    entries, rounds = scripts.arena.merge([contest(*pair) for pair in times])
+    assert [(entry.spec, entry.seconds_to_target) for entry in entries] == [("lrpca", 3.0), ("pyrpca", 9.0)]
+    assert rounds == {"lrpca": [5.0, 1.0, None, 3.0]}
+
+
+def test_reads_are_counted_until_the_target_and_no_further(scripts: SimpleNamespace) -> None:
+    problem = planted((120, 100), rank=2)
+    entry = compete(problem, "accaltproj:gamma=0.5", threads=1)["accaltproj:gamma=0.5"]
+    near, far = (scripts.arena.count_reads(problem, entry, target, None) for target in (1e-2, 1e-6))
+    steps = [scripts.arena.iterations_to(entry, target) for target in (1e-2, 1e-6)]
+    assert 0 < steps[0] < steps[1] and far - near == steps[1] - steps[0]
+    assert scripts.arena.count_reads(problem, entry, 1e-30, None) is None
+
+
+def test_scenarios_can_be_made_small_and_name_contestants_that_exist(scripts: SimpleNamespace) -> None:
+    for scenario in scripts.arena_scenarios.SCENARIOS.values():
+        assert "lrpca" in scenario.contestants and parse_specs(scenario.contestants)
+        small = scenario.small()
+        assert {"lrpca"} < set(small.contestants) <= set(scenario.contestants)
+        if scenario.arguments:
+            problem = small.make()
+            assert max(problem.Y.shape) <= 240 and f"{problem.Y.shape[0]} x {problem.Y.shape[1]}" in small.title
+            assert f"rank {problem.rank}" in small.title and (small.rank or problem.rank) >= problem.rank
+
+
+# Principal component pursuit
+
+
+def _contest(**seconds: Any) -> Contest:
+    entries = []
+    for spec, (whole, status) in zip(("pcp:algorithm=ialm", "pyrpca", "tensorly"), seconds.values(), strict=True):
+        arrived = whole / 2 if status == "converged" else None
+        facts = {"seconds": whole, "seconds_per_iteration": whole / 10, "seconds_to_target": arrived, "iterations": 10}
+        entries.append(Entry(spec, spec.partition(":")[0], "", status, error=1e-8, **facts))
+    return Contest({}, {"threads": 1}, entries)
+
+
+def test_pursuits_are_compared_within_rounds(scripts: SimpleNamespace) -> None:
+    rounds = [(1.0, 20.0), (2.0, 60.0), (4.0, 100.0)]
+    contests = [_contest(a=(a, "converged"), b=(b, "converged"), c=(b, "converged")) for a, b in rounds]
+    ours, rival, _ = scripts.bench_pcp.speed_table({1000: contests}, 300.0).rows
+    assert ours[2:6] == [10, 200, 2, 1] and ours[7:10] == [1, 1, 1]
+    assert rival[2:6] == [10, 6000, 60, 30] and rival[7:10] == [25, 25, 25]
+    assert [row[3] for row in scripts.bench_pcp.goal_rows({1000: contests})] == [True] * 4
+
+
+def test_pursuit_over_the_limit_has_a_lower_bound(scripts: SimpleNamespace) -> None:
+    contests = [_contest(a=(2.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
+    _, late, quick = scripts.bench_pcp.speed_table({3000: contests}, 300.0).rows
+    assert late[4] == late[5] == "over 300 s after 10 iterations" and late[8:10] == ["at least 150", "at least 301"]
+    assert quick[7:10] == [0.5, 0.5, 0.5]
+    assert [row[3] for row in scripts.bench_pcp.goal_rows({3000: contests})] == [True, True, False, False]
+    # A bound below one says nothing.
+    slow = [_contest(a=(400.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
+    assert scripts.bench_pcp.goal_rows({3000: slow})[1][3] is None
+
+
+# Real data
+
+
+def _task(scripts: SimpleNamespace, Y: Any) -> Any:
+    return scripts.real_data.hold_out(Real("made up", "traffic", Y))
+
+
+def test_held_out_entries_are_observed_hidden_and_scored(scripts: SimpleNamespace) -> None:
+    problem = planted((200, 150), rank=2, missing=0.1)
+    task = _task(scripts, problem.Y)
+    assert abs(len(task.rows) / problem.observed.sum() - 0.05) < 0.01
+    assert problem.observed[task.rows, task.columns].all()
+    assert not task.shown[task.rows, task.columns].any()
+    assert task.shown.sum() + len(task.rows) == problem.observed.sum()
+    U, values, Vt = np.linalg.svd(problem.X, full_matrices=False)
+    L, R = U[:, :2] * values[:2], Vt[:2].T
+    # Fewer than half of the entries are outliers, and the truth fits the others.
+    assert task.error(L, R) < 1e-12
+    assert task.error(0 * L, R) == pytest.approx(np.median(np.abs(problem.Y[task.rows, task.columns])))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_solver_never_sees_what_is_held_out(scripts: SimpleNamespace, dtype: Any) -> None:
+    Y = planted((120, 100), rank=2).Y
+    Y = (100 + 50 * Y / np.abs(Y).max()).astype(dtype)
+    task = _task(scripts, Y)
+    spoiled = Y.copy()
+    spoiled[task.rows, task.columns] = 255
+    clean, other = (scripts.real_data.decompose(_task(scripts, data), 3)[1] for data in (Y, spoiled))
+    np.testing.assert_array_equal(clean.low_rank, other.low_rank)
+
+
+def test_part_keeps_values_and_their_roles_together(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts.real_data, "PART", (20, 30))
+    Y = np.arange(50 * 60, dtype=float).reshape(50, 60)
+    task = _task(scripts, Y)
+    part = task.part()
+    assert part.real.Y.shape == (20, 30)
+    i, j = np.divmod(part.real.Y.astype(int), 60)
+    np.testing.assert_array_equal(part.shown, task.shown[i, j])
+    held = set(zip(task.rows, task.columns, strict=True))
+    assert {(int(i[a, b]), int(j[a, b])) for a, b in zip(part.rows, part.columns, strict=True)} <= held
+    assert part.shown.sum() + len(part.rows) == part.real.Y.size
+
+
+def test_svd_fills_missing_entries_by_itself(scripts: SimpleNamespace) -> None:
+    problem = planted((80, 60), rank=2, outlier_fraction=0.0, missing=0.05)
+    L, R = scripts.real_data.truncated_svd(problem.Y, problem.observed, 2)
+    assert problem.error(L @ R.T) < 1e-6
+    L, R = scripts.real_data.truncated_svd(problem.Y, problem.observed, 2, rounds=1)
+    assert problem.error(L @ R.T) > 1e-3
