@@ -1,4 +1,4 @@
-"""A whole default call: time by stages, passes, memory beside Y, and what the first call costs.
+"""A whole default call: time, passes, memory beside Y, and what the first call costs.
 
     python benchmarks/bench_call.py [--n 8000] [--repeats 9]
 
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -22,20 +20,11 @@ import lrpca
 from lrpca.bench.contest.memory import begin_peak, peak
 from lrpca.bench.measuring import Table, Timing, arguments, call_fresh, interleave, number, publish, run_fresh
 from lrpca.bench.probes import Machine, Planted, planted
-from lrpca.matrices.dense import DenseMatrix
 
 FULL, RANK, OUTLIERS, ERROR = 8000, 5, 0.1, 1e-6
 # Goals the project sets itself for this problem, Y of full size: read-times, % of Y, seconds.
 CALL_READ_TIMES, MEMORY, SECOND_PROCESS = 30.0, 10.0, 1.0
 MOST_PASSES, SECOND_PROCESSES = 60, 3
-STAGES = (
-    "checks, sample",
-    "initialisation: passes",
-    "initialisation: small matrices",
-    "iteration: passes",
-    "iteration: small matrices",
-    "normal form, noise level, result",
-)
 START = """
 import json, time
 marks = [time.perf_counter()]
@@ -60,39 +49,6 @@ STEPS = (
 )
 
 
-class Stages:
-    """Clocks around every pass of a call; the gaps between them are the work on small matrices."""
-
-    def __init__(self) -> None:
-        self.runs: list[dict[str, float]] = []
-        self.counts: dict[str, int] = {}
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Run a call with clocks around `DenseMatrix.run_pass`."""
-        spans: list[tuple[str, float, float]] = []
-        original = DenseMatrix.run_pass
-
-        def timed(matrix: DenseMatrix, L: Any, *rest: Any, **named: Any) -> Any:
-            # The sketches of the initialisation are passes with factors of rank 0.
-            stage = "iteration" if L.shape[1] else "initialisation"
-            began = time.perf_counter()
-            result = original(matrix, L, *rest, **named)
-            spans.append((stage, began, time.perf_counter()))
-            return result
-
-        with mock.patch.object(DenseMatrix, "run_pass", timed):
-            began = time.perf_counter()
-            function()
-            ended = time.perf_counter()
-        seconds = dict.fromkeys(STAGES, 0.0)
-        seconds[STAGES[0]], seconds[STAGES[-1]] = spans[0][1] - began, ended - spans[-1][2]
-        for (stage, start, end), following in zip(spans, [*spans[1:], None], strict=True):
-            seconds[f"{stage}: passes"] += end - start
-            seconds[f"{stage}: small matrices"] += following[1] - end if following else 0.0
-        self.runs.append(seconds)
-        self.counts = {f"{name}: passes": sum(s[0] == name for s in spans) for name in ("initialisation", "iteration")}
-
-
 def decompose(
     problem: Planted, schedule: lrpca.Schedule | None, passes: int | None, note: Callable[[Any], bool] | None = None
 ) -> lrpca.Decomposition:
@@ -103,42 +59,34 @@ def decompose(
         return lrpca.decompose(problem.Y, rank=RANK, schedule=schedule, callback=note, **exactly)
 
 
-def passes_needed(problem: Planted, schedule: lrpca.Schedule | None) -> tuple[int | None, list[list[Any]]]:
-    """Return after how many passes the error is at most 1e-6 (None: never), and the course of the iteration."""
-    course: list[list[Any]] = []
+def passes_needed(problem: Planted, schedule: lrpca.Schedule | None) -> int:
+    """Return after how many passes the error is at most 1e-6; the most that are tried, for never."""
+    errors: list[float] = []
 
     def note(state: Any) -> bool:
-        measured = (state.threshold, state.kept, state.change, problem.error(state.L, state.R))
-        course.append([state.iteration, *(float(f"{x:.3g}") for x in measured)])
-        return measured[-1] <= ERROR
+        errors.append(problem.error(state.L, state.R))
+        return errors[-1] <= ERROR
 
     decompose(problem, schedule, MOST_PASSES, note)
-    return (len(course) if course[-1][-1] <= ERROR else None), course
+    return len(errors)
 
 
-def time_calls(problem: Planted, machine: Machine, repeats: int) -> list[Table]:
+def time_calls(problem: Planted, machine: Machine, repeats: int) -> Table:
     """Time the default call and the paper's form in common rounds with reading Y."""
-    n, stages, default = len(problem.Y), Stages(), "default call"
+    n = len(problem.Y)
     numbers = [6 * problem.typical, 0.3 * problem.typical], [0, 0.8]
     by_hand = lrpca.Schedule(*numbers, shape=(n, n), rank=RANK, tail=(1.0, 0.6))
-    needed, course = passes_needed(problem, None)
-    runs: dict[str, tuple[lrpca.Schedule | None, int | None]] = {default: (None, None)}
-    if needed is not None:
-        runs["default, ended at 1e-6"] = (None, needed)
-    runs["paper's form, set by hand"] = (by_hand, passes_needed(problem, by_hand)[0] or MOST_PASSES)
-    calls: dict[str, Callable[[], object]] = {name: partial(decompose, problem, *how) for name, how in runs.items()}
-    calls[default] = partial(stages.call, calls[default])
+    runs: dict[str, tuple[lrpca.Schedule | None, int | None]] = {
+        "default call": (None, None),
+        "default, ended at 1e-6": (None, passes_needed(problem, None)),
+        "paper's form, set by hand": (by_hand, passes_needed(problem, by_hand)),
+    }
+    calls = {name: partial(decompose, problem, *how) for name, how in runs.items()}
     times = interleave(calls, repeats, probes={"read": partial(machine.read, problem.Y)})
-    results = {name: decompose(problem, *how) for name, how in runs.items()}
-    columns = ["iteration", "threshold", "kept", "relative change", "relative error"]
-    return [
-        _calls_table(problem, times, results),
-        _stages_table(stages, times[default], results[default]),
-        Table(f"Course of the default, up to an error of {ERROR:g}", columns, course),
-    ]
+    return calls_table(problem, times, {name: call() for name, call in calls.items()})
 
 
-def _calls_table(problem: Planted, times: dict[str, Timing], results: dict[str, lrpca.Decomposition]) -> Table:
+def calls_table(problem: Planted, times: dict[str, Timing], results: dict[str, lrpca.Decomposition]) -> Table:
     n = len(problem.Y)
     read = Timing([second for timing in times.values() for second in timing.probes["read"]])
     rows: list[list[Any]] = [["reading Y once", number(read.median * 1e3), read.spread, 1.0, None, None, 1, None, None]]
@@ -149,20 +97,6 @@ def _calls_table(problem: Planted, times: dict[str, Timing], results: dict[str, 
     columns = ["call", "ms", "quartiles", "read-times", "goal, at most", "iterations", "reads of Y"]
     caption = f"Whole calls, Y {n} x {n}, float32, rank {RANK}, {OUTLIERS:.0%} outliers"
     return Table(caption, [*columns, "relative error", "reason"], rows)
-
-
-def _stages_table(stages: Stages, timing: Timing, d: lrpca.Decomposition) -> Table:
-    # One round's own numbers, so that they add up; the first recorded call was the untimed one.
-    middle = int(np.argsort(timing.seconds)[len(timing.seconds) // 2])
-    run, read = stages.runs[1 + middle], timing.probes["read"][middle]
-    total, rows = sum(run.values()), []
-    for stage in STAGES:
-        count = stages.counts.get(stage)
-        cells = [number(run[stage] * 1e3), number(run[stage] / read), number(100 * run[stage] / total)]
-        rows.append([stage, count, *cells, number(run[stage] / count / read) if count else None])
-    rows.append(["all", d.n_reads, number(total * 1e3), number(total / read), 100, None])
-    columns = ["stage", "reads of Y", "ms", "read-times", "% of the call", "read-times per pass"]
-    return Table("Where the median default call spends its time", columns, rows)
 
 
 def memory(n: int) -> list[int]:
@@ -209,7 +143,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "The default call is told the rank only and ends by its own rule; the paper's form is given the number of "
         f"iterations at which its error falls below {ERROR:g} (at most {MOST_PASSES}), which nobody can know.",
     ]
-    publish(chosen, "A whole call", [*time_calls(problem, machine, chosen.repeats), beside, start], notes)
+    publish(chosen, "A whole call", [time_calls(problem, machine, chosen.repeats), beside, start], notes)
 
 
 if __name__ == "__main__":

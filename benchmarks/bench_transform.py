@@ -113,30 +113,6 @@ def race(n: int, machine: Machine, repeats: int) -> Table:
     return Table(f"{ROWS} rows of {n} columns, float64, {FRACTION:.0%} outliers of size {SIZE:g}", columns, cells)
 
 
-def kinds(n: int, machine: Machine, repeats: int) -> Table:
-    """Time other kinds of data at rank 5, each against reading that kind."""
-    rows = corrupted((ROWS, n), SHORT_RANK, noise=0.05)
-    grey = np.clip(np.rint(128 + 10 * rows.Y), 0, 255).astype(np.uint8)
-    missing = np.where(np.random.default_rng(0).random(rows.Y.shape) < 0.1, np.nan, rows.Y)
-    data: dict[str, tuple[Any, float, Any]] = {
-        "float64": (rows.Y, 1.0, None),
-        "float32": (rows.Y.astype(np.float32), 1.0, None),
-        "uint8, about an offset": (grey, 10.0, np.full(n, 128.0)),
-        "float64, Fortran order": (np.asfortranarray(rows.Y), 1.0, None),
-        "float64, a tenth missing": (missing, 1.0, None),
-    }
-    cells = []
-    for kind, (Y, scale, offset) in data.items():
-        fit = partial(robust_coefficients, DenseMatrix(Y), rows.R, scale * rows.noise, offset=offset)
-        flat = Y if Y.flags.c_contiguous else Y.T
-        timing = interleave({kind: fit}, repeats, probes={"read": partial(machine.read, flat)})[kind]
-        cells.append(
-            [kind, number(timing.median * 1e3), number(timing.reads), float(f"{rows.error(fit() / scale):.1e}")]
-        )
-    columns = ["Y", "ms", "read-times", "worst error"]
-    return Table(f"Kinds of data, {ROWS} rows of {n} columns, rank {SHORT_RANK}, 5% noise", columns, cells)
-
-
 def recovered(rows: Rows, got: Any) -> float:
     """Return the share of rows that are recovered."""
     errors = np.linalg.norm((got - rows.truth) @ rows.R.T, axis=1)
@@ -171,14 +147,13 @@ def main(given: Sequence[str] | None = None) -> None:
     options = {"n": (8000, "columns of the rows"), "repeats": (7, "rounds of timing")}
     chosen = arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
-    tables = [make(chosen.n, machine, chosen.repeats) for make in (race, kinds)]
     notes = [
         f"{machine.threads} threads. Medians of {chosen.repeats} rounds; read-times are those measured directly before "
         f"each call. NumPy is timed once, on {FEW_ROWS} rows, and compared by row.",
         f"Recovered is a row within {EXACT:g} of the truth, with noise within {NOISY:g} times the error of least "
         "squares on the entries without outliers. The noise level is given, as `transform` does.",
     ]
-    publish(chosen, "Robust coefficients of new rows", [*tables, breakdown()], notes)
+    publish(chosen, "Robust coefficients of new rows", [race(chosen.n, machine, chosen.repeats), breakdown()], notes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Separating a video: against OpenCV's MOG2 on the same frames, by stages, live, and the memory of a long file.
+"""Separating a video: against OpenCV's MOG2 on the same frames, live, and the memory of a long file.
 
     python benchmarks/bench_video.py [--n 1700] [--repeats 5] [--minutes 10]
 
@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from video_quality import import_opencv, read_frames, subtract
@@ -27,19 +24,11 @@ from lrpca import video
 from lrpca.bench.contest.memory import peak
 from lrpca.bench.measuring import Table, Timing, arguments, call_fresh, clock, data_folder, interleave, number, publish
 from lrpca.bench.probes import Machine
-from lrpca.video.learning import SceneLearner
-from lrpca.video.scene import Scene
 
 GOAL_RATIO, GOAL_BYTES = 1.0, 1.5e9
 CLIP, FOOTAGE = "bgs_video02.avi", "vtest.avi"
 WIDTH, HEIGHT, RATE = 1280, 720, 30
 OURS, RIVAL = "ours", "MOG2"
-# What the time of `separate` goes into, in the order of the table. What is called within another stage counts there.
-STAGES = {
-    "learning the scene": (SceneLearner, "take_window"),
-    "lights of the frames": (Scene, "lights"),
-    "masks": (Scene, "masks"),
-}
 
 
 class Counted:
@@ -75,55 +64,6 @@ def race(frames: Any, machine: Machine, repeats: int) -> tuple[Table, float]:
     columns += [f"processor, times {RIVAL}", "read-times"]
     caption = f"{len(frames)} grey frames of {frames.shape[2]}x{frames.shape[1]}, masks of all"
     return Table(caption, columns, rows), times[OURS].relative_to(base)
-
-
-@contextmanager
-def timed_stages() -> Iterator[dict[str, float]]:
-    """Add up the seconds of each stage while inside; a stage within another one counts there."""
-    seconds = dict.fromkeys(STAGES, 0.0)
-    running: list[str] = []
-
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
-            if running:
-                return function(*given, **named)
-            running.append(name)
-            began = time.perf_counter()
-            try:
-                return function(*given, **named)
-            finally:
-                seconds[name] += time.perf_counter() - began
-                running.pop()
-
-        return call
-
-    with ExitStack() as stack:
-        for name, (owner, method) in STAGES.items():
-            stack.enter_context(patch.object(owner, method, timed(name, getattr(owner, method))))
-        yield seconds
-
-
-def stage_table(frames: Any, machine: Machine, repeats: int) -> Table:
-    """Return what the time of ours goes into, in seconds and in reads of the bytes."""
-    bytes_of = frames.reshape(len(frames), -1)
-    runs: list[dict[str, float]] = []
-    machine.read(bytes_of)
-    for _ in range(repeats):
-        read = clock(partial(machine.read, bytes_of))[0]
-        with timed_stages() as stages:
-            whole = clock(partial(video.separate, frames))[0]
-        rest = {"the rest (copies, areas)": whole - sum(stages.values()), "whole call": whole}
-        runs.append({**stages, **rest, "read": read})
-    rows = [
-        [
-            name,
-            number(median(run[name] for run in runs)),
-            number(100 * median(run[name] / run["whole call"] for run in runs)),
-            number(median(run[name] / run["read"] for run in runs)),
-        ]
-        for name in list(runs[0])[:-1]
-    ]
-    return Table("Where the time of ours goes", ["stage", "seconds", "%", "read-times"], rows)
 
 
 def live_table(frames: Any) -> Table:
@@ -202,7 +142,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "Processor seconds are those of all threads together: they depend less on what else the machine does.",
         f"The long file is {FOOTAGE}, scaled and looped.",
     ]
-    tables = [table, stage_table(frames, machine, chosen.repeats), live_table(frames), long]
+    tables = [table, live_table(frames), long]
     publish(chosen, "Separating a video", tables, notes)
 
 
