@@ -335,7 +335,7 @@ def measure_training(plan: Plan) -> Found:
     settings: dict[str, Any] = {"rank": 5, "shape": (1000, 1000), "outlier_fraction": 0.1}
     runs = [clock(partial(train, **settings, device=device)) for device in (str(plan.device), "cpu")]
     (seconds, model), (slow, reference) = runs
-    pairs = [(m.thresholds, *(m.steps[1:],), m.tail or ()) for m in (model, reference)]
+    pairs = [(m.thresholds, m.steps[1:], m.tail or ()) for m in (model, reference)]
     apart = max(abs(a - b) / abs(b) for mine, true in zip(*pairs, strict=True) for a, b in zip(mine, true, strict=True))
     scores = [m.meta["scores"]["score"] for m in (model, reference)]
     columns = ("s", "processor, s", "times faster", "largest relative difference", "score", "processor, score")
