@@ -12,7 +12,6 @@ import pytest
 
 import lrpca
 from lrpca import ConvergenceWarning, Schedule
-from lrpca.bench.real_matrices import Real
 from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
