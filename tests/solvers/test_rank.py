@@ -53,24 +53,15 @@ def test_planted_ranks_are_found(shape: tuple[int, int], rank: int, kind: dict[s
     assert choice.gap > CLEAR and choice.tried[-1].shape == shape and choice.tried[-1].rank > rank
 
 
-@pytest.mark.parametrize("offset", (1e4, 1e5, 1e6))
+@pytest.mark.parametrize("offset", (1e4, 1e5, 1e7))
 @pytest.mark.filterwarnings("ignore::lrpca.DiagnosisWarning")
 def test_components_beside_a_large_offset_in_single_precision(offset: float) -> None:
-    """They are weaker than a hundred roundings of the offset's, and far above what rounding would make of noise."""
+    """They are weaker than a rounding of the offset's, but far above the noise that rounding makes of entries."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 3)) @ rng.standard_normal((3, 200))
     d = decompose((X + offset).astype(np.float32))
     assert d.rank == d.diagnosis.components == 4 and d.converged
     assert np.abs(d.L.astype(float) @ d.R.T - offset - X).max() < 1e-6 * offset
-
-
-@pytest.mark.parametrize("size", (1e4, 1e7))
-@pytest.mark.filterwarnings("ignore::lrpca.DiagnosisWarning")
-def test_rounding_makes_no_components(size: float) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((80, 1)) @ rng.standard_normal((1, 60)) * size ** rng.random((80, 1))
-    d = decompose(X.astype(np.float32))
-    assert d.rank == d.diagnosis.components == 1
 
 
 def test_integers() -> None:

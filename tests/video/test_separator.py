@@ -208,14 +208,15 @@ def test_what_was_saved_goes_on_as_if_never_stopped(options, tmp_path, clip):
     assert separator.n_frames == loaded.n_frames == 70
 
 
-def test_the_name_is_taken_as_given_and_the_file_replaced(tmp_path, clip):
+def test_the_ending_is_added_and_the_file_replaced(tmp_path, clip):
     separator = Separator()
     separator.apply(clip.frames[0])
-    path = tmp_path / "state.dat"
-    path.write_text("old")
-    separator.save(str(path))
-    assert [file.name for file in tmp_path.iterdir()] == ["state.dat"]
-    assert Separator.load(str(path)).n_frames == 1
+    (tmp_path / "state.npz").write_text("old")
+    separator.save(str(tmp_path / "state"))
+    assert [file.name for file in tmp_path.iterdir()] == ["state.npz"]
+    assert Separator.load(str(tmp_path / "state")).n_frames == 1
+    with pytest.raises(ValueError, match=r"state\.dat'"):
+        separator.save(tmp_path / "state.dat")
 
 
 def test_a_loaded_one_asks_for_the_same_shape(tmp_path, learnt):

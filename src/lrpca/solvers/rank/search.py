@@ -31,8 +31,6 @@ from lrpca.solvers.task import Factors, Task
 # One in so many components is spare in the solution, and at least one.
 _SPARE = 8
 _SOLUTIONS = 4
-# A component is made of rounding that is less than so many times what rounding alone would make.
-_ROUNDINGS = 0.0
 # A later solution is better if it leaves less than this part of the noise.
 _CLEARLY = 0.7
 # Residuals within so many σ are no outliers.
@@ -169,9 +167,6 @@ def _judged(run: Run, outcome: Outcome, asked: str | float, tried: list[RankTria
     there = max(1, count_components(outcome))
     sigma, edge = measure_noise(run.matrix, run.sample, outcome)
     values = np.sort(np.linalg.norm(outcome.L, axis=0) * np.linalg.norm(outcome.R, axis=0))[::-1][:there]
-    # Without noise, a component may stand out of rounding and be made of it.
-    there = max(1, int(np.count_nonzero(values > _ROUNDINGS * _edge_of_rounding(run, outcome))))
-    values = values[:there]
     energy, noise = np.cumsum(values**2), sigma**2 * math.prod(run.matrix.shape)
     total = float(energy[-1]) + noise
     shares = energy / total if total else np.zeros(there)
@@ -189,18 +184,7 @@ def _judged(run: Run, outcome: Outcome, asked: str | float, tried: list[RankTria
         explained=float(shares[rank - 1]),
         tried=tuple(tried),
     )
-    return Found(run, replace(outcome, rank=rank, components=there), choice)
-
-
-def _edge_of_rounding(run: Run, outcome: Outcome) -> float:
-    """Return the largest singular value that rounding the entries of X would make.
-
-    That of independent errors is as large as the longest row of them and the longest column. So a component may be far
-    weaker than another, such as an offset, that has equal parts in all rows and columns.
-    """
-    sides = (outcome.L, outcome.R), (outcome.R, outcome.L)
-    lengths = [np.linalg.norm(one * np.linalg.norm(other, axis=0), axis=1).max() for one, other in sides]
-    return float(np.finfo(run.matrix.result).eps) * float(sum(lengths))
+    return Found(run, replace(outcome, rank=rank), choice)
 
 
 def _leading_of_residual(run: Run, outcome: Outcome, sigma: float) -> float:
