@@ -235,19 +235,16 @@ def test_missed_goals_have_the_reads_as_the_reason(pages: ModuleType) -> None:
     assert "reads Y 5 times and `accaltproj:gamma=0.5` 16 times, a ratio of 3.2; a read of its costs 1.1 times" in page
 
 
-@pytest.mark.parametrize(("file", "needs"), [("README.md", ("given", "found")), ("docs/choose.md", ("yes", "no"))])
-def test_tables_of_methods_say_what_they_take(file: str, needs: tuple[str, str]) -> None:
-    column = 2 if file == "README.md" else 1
+def test_the_table_of_methods_says_what_they_take() -> None:
     rows = {}
-    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs/choose.md").read_text(encoding="utf-8").splitlines():
         if found := re.match(r"\| `(\w+)` \|", line):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows[found[1]] = tuple(cells[column : column + 3])
+            rows[found[1]] = tuple(cells[1:4])
     words = {True: "yes", False: "no"}
     expected = {
-        name: (needs[0] if method.needs_rank else needs[1], words[method.missing], words[method.start])
-        for name, method in METHODS.items()
+        name: (words[method.needs_rank], words[method.missing], words[method.start]) for name, method in METHODS.items()
     }
     # The default takes a rank, and finds it where none is given.
-    expected["lrpca"] = ("found or given" if file == "README.md" else needs[1], *expected["lrpca"][1:])
+    expected["lrpca"] = ("no", *expected["lrpca"][1:])
     assert rows == expected

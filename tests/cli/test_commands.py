@@ -410,7 +410,7 @@ def test_streams_that_are_closed_or_full_cost_no_result(folder: Path, streams: s
     assert relative_error(lrpca.Decomposition.load("out.npz").low_rank) < 1e-5
     if code:
         last = done.stderr.splitlines()[-1]
-        assert last == "lrpca: the standard output cannot be written (No space left on device); make room for it"
+        assert last == "lrpca: the standard output cannot be written (No space left on device); free some space"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_too_little_for_the_matrix(folder: Path, more: tuple[str, ...]) -> None:
 
 LEFT = """
 import mmap, resource, sys
-from lrpca import memory_limit
+from lrpca.cli import memory_limit
 memory_limit.load_within_limit()
 memory_limit.require_room({needed}, "here")
 with open("/proc/self/status") as lines:

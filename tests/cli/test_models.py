@@ -176,7 +176,7 @@ def test_shipped_models_and_stored_results_become_tables_of_the_documentation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs")
-    from make_learning_tables import write_learning
+    from make_pages import learning_page
 
     result = {
         **{"title": "Time of training", "command": "lrpca reproduce training-time", "date": "2026-11-15", "notes": []},
@@ -184,11 +184,10 @@ def test_shipped_models_and_stored_results_become_tables_of_the_documentation(
         "tables": [{"caption": "Seconds", "columns": ["way", "s"], "rows": [["fast", 12.34]]}],
     }
     (folder / "training-time.json").write_text(json.dumps(result))
-    monkeypatch.setattr("make_learning_tables.shipped", lambda: ["default", "m.json"])
-    write_learning(folder, folder / "tables.md")
-    text = (folder / "tables.md").read_text(encoding="utf-8")
+    monkeypatch.setattr("make_pages.shipped", lambda: ["default", "m.json"])
+    text = learning_page(folder, folder)
     assert "| default | adaptive | redescending, tangent | 1, then on | set by hand | – |" in text
     assert "| m.json | absolute | soft, scaled | 2, then on | rank 3, 300 x 200, 15% outliers | -3.78 |" in text
     assert "$ lrpca train --rank 3 -o m.json\n" in text
     assert "\n### Time of training\n" in text and "| fast | 12.3 |" in text
-    assert text.count("is not stored yet; `lrpca reproduce generalisation` measures it.") == 1
+    assert text.count("is not stored yet; `lrpca reproduce generalisation` writes it.") == 1

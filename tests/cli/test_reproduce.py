@@ -188,12 +188,11 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
 
 def test_stored_results_become_a_section_of_the_documentation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs")
-    from make_experiments_tables import write_experiments
+    from make_pages import experiments_page
 
     assert main(["reproduce", "iteration-time", "--quick", "-o", "results"]) == ExitCode.DONE
     record = json.loads((folder / "results" / "iteration-time.json").read_text(encoding="utf-8"))
-    write_experiments(folder / "results", folder / "tables.md")
-    text = (folder / "tables.md").read_text(encoding="utf-8")
+    text = experiments_page(folder / "results", folder / "experiments_figures")
     assert (
         text.count("Not stored yet; `lrpca reproduce ") == len(EXPERIMENTS) - 1
         and "$ lrpca reproduce iteration-time --quick" in text

@@ -230,7 +230,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(tmp_path)
     np.save("Y.npy", EASY.Y)
     assert main(["decompose", "Y.npy", "-o", "out"]) == ExitCode.DONE
-    assert "rank 4, found (its weakest component is" in capsys.readouterr().out
+    assert "rank 4, found (the weakest component is" in capsys.readouterr().out
     assert np.load("out/L.npy").shape == (120, 4)
     assert main(["decompose", "Y.npy", "-o", "some", "--rank", "0.3", "--json"]) == ExitCode.DONE
     summary = json.loads(capsys.readouterr().out)

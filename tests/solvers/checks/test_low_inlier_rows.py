@@ -51,9 +51,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     looks: list[int] = []
     each = DaskBlocks.each
 
-    def watched(self: Any, work: Any, *, places: Any = None, **rest: Any) -> Any:
-        looks.append(len(self.grid) if places is None else len(places))
-        return each(self, work, places=places, **rest)
+    def watched(self: Any, work: Any, blocks: Any) -> Any:
+        looks.append(len(blocks))
+        return each(self, work, blocks)
 
     monkeypatch.setattr(DaskBlocks, "each", watched)
     # In memory, a few rows at a time: of blocks that would be a look at Y each.
