@@ -35,12 +35,12 @@ TINY = VideoSetup((Clip("ParkingLot1", 48, 27, 30, "street.npy"),), repeat=1, ma
 def footage(tmp_path: Path) -> Path:
     """Return a short clip of a rendered street, 64 x 48 pixels, as a folder of pictures."""
     from lrpca.datasets import street_scene
-    from lrpca.video.pictures import save_picture
+    from lrpca.video.pictures import encode_picture
 
     folder = tmp_path / "street"
     folder.mkdir()
     for k, frame in enumerate(street_scene(20, 48, 64, random_state=0).frames):
-        save_picture(folder / f"{k}.png", frame)
+        (folder / f"{k}.png").write_bytes(encode_picture(frame))
     return folder
 
 

@@ -5,7 +5,6 @@ import pytest
 from scipy import ndimage
 
 from lrpca.kernels import binary, scene
-from lrpca.kernels import pictures as scale
 
 SHAPES = [(1, 1), (1, 17), (13, 1), (2, 2), (9, 70), (23, 31)]
 
@@ -111,7 +110,7 @@ def test_a_spiral_is_one_component():
 def test_squares_are_averaged_over_what_is_there(shape, side):
     picture = random_bytes(shape)
     out = np.zeros((-(-shape[0] // side), -(-shape[1] // side), shape[2]), np.uint8)
-    scale.average_squares(picture, side, out)
+    scene.average_squares(picture, side, out)
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             square = picture[i * side : i * side + side, j * side : j * side + side]
@@ -120,7 +119,7 @@ def test_squares_are_averaged_over_what_is_there(shape, side):
 
 def test_averages_of_white_are_white():
     out = np.zeros((1, 1, 1), np.uint8)
-    scale.average_squares(np.full((300, 300, 1), 255, np.uint8), 300, out)
+    scene.average_squares(np.full((300, 300, 1), 255, np.uint8), 300, out)
     assert out[0, 0, 0] == 255
 
 
@@ -140,45 +139,45 @@ def test_medians_of_columns(count):
     assert np.all(middle[outside] == 7) and np.all(spread[outside] == 7)
 
 
-def fit_slowly(samples, lights, start, cut, steps, ridge):
+def fit_slowly(samples, coefficients, start, cut, steps, ridge):
     fit = start.astype(float)
     for x, begin, sample in zip(fit.T, start.T, samples.T, strict=True):
         for _ in range(steps):
-            e = sample - lights @ x
+            e = sample - coefficients @ x
             w = np.where(np.abs(e) < cut, 1 - (e / cut) ** 2, 0)
-            A = lights.T @ (w[:, None] * lights) + np.diag(ridge) + 1e-3 * np.eye(lights.shape[1])
-            x += np.linalg.solve(A, lights.T @ (w * e) + ridge * (begin - x))
+            A = coefficients.T @ (w[:, None] * coefficients) + np.diag(ridge) + 1e-3 * np.eye(coefficients.shape[1])
+            x += np.linalg.solve(A, coefficients.T @ (w * e) + ridge * (begin - x))
     return fit
 
 
-def some_lights(count, rank, seed=0):
-    lights = np.random.default_rng(seed).standard_normal((count, rank))
-    lights[:, 0] = 1 + 0.1 * lights[:, 0]
-    return lights.astype(np.float32)
+def some_coefficients(count, rank, seed=0):
+    coefficients = np.random.default_rng(seed).standard_normal((count, rank))
+    coefficients[:, 0] = 1 + 0.1 * coefficients[:, 0]
+    return coefficients.astype(np.float32)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_columns_are_fitted_by_weighted_least_squares(rank):
     rng = np.random.default_rng(1)
-    lights = some_lights(40, rank)
+    coefficients = some_coefficients(40, rank)
     samples, start = random_bytes((40, 150)), rng.uniform(-20, 60, (rank, 150)).astype(np.float32)
     start[0] += 90
     ridge = np.r_[0.0, np.full(rank - 1, 4.0)].astype(np.float32)
     out = np.full_like(start, -1)
-    scene.fit_columns(samples, lights, start, 20, 140, 60.0, 3, ridge, out)
-    expected = fit_slowly(samples, lights.astype(float), start, 60.0, 3, ridge.astype(float))
+    scene.fit_columns(samples, coefficients, start, 20, 140, 60.0, 3, ridge, out)
+    expected = fit_slowly(samples, coefficients.astype(float), start, 60.0, 3, ridge.astype(float))
     assert np.abs(out - expected)[:, 20:140].max() < 0.05  # grey levels
     assert np.all(out[:, np.r_[0:20, 140:150]] == -1)
 
 
 def test_the_fit_is_blind_to_outliers():
-    lights = some_lights(60, 2)
+    coefficients = some_coefficients(60, 2)
     truth = np.stack([np.linspace(60, 150, 100), np.linspace(-8, 8, 100)])
-    samples = np.rint(lights @ truth)
+    samples = np.rint(coefficients @ truth)
     samples[random_mask(samples.shape, 0.25) > 0] = 250
     out, start = np.empty((2, 100), np.float32), np.zeros((2, 100), np.float32)
     start[0] = np.median(samples, axis=0)
-    scene.fit_columns(samples.astype(np.uint8), lights, start, 0, 100, 24.0, 6, np.zeros(2, np.float32), out)
+    scene.fit_columns(samples.astype(np.uint8), coefficients, start, 0, 100, 24.0, 6, np.zeros(2, np.float32), out)
     assert np.abs(out - truth).max() < 0.5
 
 
@@ -187,9 +186,9 @@ def test_relighting_adds_rounds_and_clips(size):
     rng = np.random.default_rng(0)
     frames = random_bytes((4, size))
     changes = (rng.integers(-8, 9, (4, 2)) / 4).astype(np.float32)  # exact in any order of summing
-    panels = (rng.integers(-400, 400, (2, size)) / 4).astype(np.float32)
+    basis = (rng.integers(-400, 400, (2, size)) / 4).astype(np.float32)
     out = np.empty_like(frames)
-    scene.relight(frames, changes, panels, out)
-    exact = frames + changes.astype(float) @ panels
+    scene.relight(frames, changes, basis, out)
+    exact = frames + changes.astype(float) @ basis
     assert np.array_equal(out, np.clip(np.floor(exact + 0.5), 0, 255))
     assert {0, 255} <= set(out.ravel()) or size < 10

@@ -16,10 +16,18 @@ import pytest
 av = pytest.importorskip("av", reason="needs the extra video")
 
 from lrpca.video import preview as preview_module  # noqa: E402
-from lrpca.video.moments import CANDIDATES, MOMENTS, OUTLINE, SPAN, outline  # noqa: E402
 from lrpca.video.page import Report, render_page  # noqa: E402
-from lrpca.video.preview import Preview, PreviewContents  # noqa: E402
-from lrpca.video.tiles import KEYFRAMES, tile_size  # noqa: E402
+from lrpca.video.preview import (  # noqa: E402
+    CANDIDATES,
+    KEYFRAMES,
+    MOMENTS,
+    OUTLINE,
+    SPAN,
+    Preview,
+    PreviewContents,
+    outline,
+    tile_size,
+)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; apt-get install chromium")
@@ -75,7 +83,7 @@ def tiles(picture):
 
 
 def test_the_four_tiles_show_the_same_frame(tmp_path):
-    contents = fill(Preview(HEIGHT, WIDTH, 1, RATE, N, tmp_path), N)
+    contents = fill(Preview(HEIGHT, WIDTH, RATE, N, tmp_path), N)
     assert (contents.step, contents.rate, contents.height, contents.width) == (1, RATE, HEIGHT, WIDTH)
     assert contents.frame_indices == list(range(N))
     assert [shown(picture) for picture in pictures(contents.video)] == [expected(index) for index in range(N)]
@@ -87,7 +95,7 @@ def test_the_four_tiles_show_the_same_frame(tmp_path):
 def test_of_a_long_clip_every_step_th_frame_is_kept(tmp_path, monkeypatch, announced, n):
     monkeypatch.setattr(preview_module, "MAX_FRAMES", 32)
     monkeypatch.setattr(preview_module, "EARLY_FRAMES", 8)
-    contents = fill(Preview(HEIGHT, WIDTH, 1, RATE, announced, tmp_path), n)
+    contents = fill(Preview(HEIGHT, WIDTH, RATE, announced, tmp_path), n)
     assert contents.frame_indices == list(range(0, n, contents.step))
     # Also where the announced length was wrong; where it is yet to be borne out, little is spent.
     assert min(n, 5) <= len(contents.frame_indices) <= (8 if announced == 10**6 else 32)
@@ -103,7 +111,7 @@ def test_of_a_long_clip_every_step_th_frame_is_kept(tmp_path, monkeypatch, annou
 def test_keyframes_do_not_pile_up_when_a_clip_is_encoded_again(tmp_path, monkeypatch):
     monkeypatch.setattr(preview_module, "MAX_FRAMES", 64)
     monkeypatch.setattr(preview_module, "EARLY_FRAMES", 48)
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, None, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, None, tmp_path)
     for index in range(240):
         preview.add(index, *views(0), 0.0)
     contents = preview.finish()
@@ -114,7 +122,7 @@ def test_keyframes_do_not_pile_up_when_a_clip_is_encoded_again(tmp_path, monkeyp
 
 
 def test_tiny_frames_are_enlarged_without_blur(tmp_path):
-    preview = Preview(2, 2, 1, RATE, 1, tmp_path)
+    preview = Preview(2, 2, RATE, 1, tmp_path)
     frame = np.array([[40, 220], [220, 40]], np.uint8)
     preview.add(0, frame, frame, frame, frame > 100, 0.5)
     tile = tiles(pictures(preview.finish().video)[0])[0]
@@ -123,7 +131,7 @@ def test_tiny_frames_are_enlarged_without_blur(tmp_path):
 
 
 def test_keyframes_are_close_and_frames_in_the_order_of_showing(tmp_path):
-    contents = fill(Preview(HEIGHT, WIDTH, 1, RATE, N, tmp_path), N)
+    contents = fill(Preview(HEIGHT, WIDTH, RATE, N, tmp_path), N)
     with av.open(io.BytesIO(contents.video)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
@@ -148,7 +156,7 @@ def test_bytes_are_bounded(tmp_path, monkeypatch, announced, most, thinned):
     monkeypatch.setattr(preview_module, "MAX_BYTES", most)
     monkeypatch.setattr(preview_module, "EARLY_FRAMES", 20)
     noise = np.random.default_rng(0).integers(0, 256, (8, HEIGHT, WIDTH, 3), np.uint8)
-    preview = Preview(HEIGHT, WIDTH, 3, RATE, announced, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, announced, tmp_path)
     for k in range(120):
         preview.add(k, noise[k % 8], noise[k // 8 % 8], noise[(k + 3) % 8], noise[k % 8, ..., 0] > 127, 0.5)
     contents = preview.finish()
@@ -161,7 +169,7 @@ def test_bytes_are_bounded(tmp_path, monkeypatch, announced, most, thinned):
 def test_colours_survive(tmp_path):
     colours = np.array([(200, 40, 40), (40, 160, 60), (50, 70, 220), (250, 250, 250), (128, 90, 60)], np.uint8)
     frame = np.repeat(np.repeat(colours[None], 32, axis=1), HEIGHT, axis=0)  # (120, 160, 3)
-    preview = Preview(HEIGHT, WIDTH, 3, RATE, 3, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, 3, tmp_path)
     for index in range(3):
         preview.add(index, frame, frame[:, ::-1], frame, np.zeros((HEIGHT, WIDTH), np.uint8), 0.0)
     first, second, _, mask = tiles(pictures(preview.finish().video)[1])
@@ -173,7 +181,7 @@ def test_colours_survive(tmp_path):
 def test_large_frames_are_averaged_not_sampled(tmp_path, monkeypatch):
     monkeypatch.setattr(preview_module, "LARGE_TILE", (60, 80))
     checks = np.indices((240, 320)).sum(axis=0) % 2 * np.uint8(200)  # sampling would show 0 or 200
-    preview = Preview(240, 320, 1, RATE, 1, tmp_path)
+    preview = Preview(240, 320, RATE, 1, tmp_path)
     preview.add(0, checks.astype(np.uint8), checks.astype(np.uint8), checks.astype(np.uint8), checks > 0, 0.5)
     contents = preview.finish()
     assert (contents.height, contents.width) == (60, 80)
@@ -196,7 +204,7 @@ def test_large_frames_are_averaged_not_sampled(tmp_path, monkeypatch):
 )
 def test_tiles_are_even_and_keep_their_proportions(tmp_path, shape, tile):
     assert tile_size(*shape, (480, 640)) == tile
-    preview = Preview(*shape, 3, RATE, 2, tmp_path)
+    preview = Preview(*shape, RATE, 2, tmp_path)
     grey = np.full((*shape, 3), 90, np.uint8)
     for index in range(2):
         preview.add(index, grey, grey, grey, np.ones(shape, bool), 1.0)
@@ -207,14 +215,14 @@ def test_tiles_are_even_and_keep_their_proportions(tmp_path, shape, tile):
 
 @pytest.mark.parametrize(("kind", "value"), [(bool, 1), (np.uint8, 1), (np.uint8, 255), (np.int64, -7)])
 def test_a_mask_is_whatever_is_not_zero(tmp_path, kind, value):
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, 1, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, 1, tmp_path)
     grey, _, _, mask = views(70)
     preview.add(0, grey, grey, grey, mask.astype(kind) * kind(value), 0.5)
     assert shown(pictures(preview.finish().video)[0]) == expected(70)
 
 
 def test_views_may_be_read_only_and_strided(tmp_path):
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, 2, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, 2, tmp_path)
     frozen, *_, mask = views(5)
     frozen.setflags(write=False)
     strided = np.repeat(frozen, 2, axis=1)[:, ::2]
@@ -223,8 +231,8 @@ def test_views_may_be_read_only_and_strided(tmp_path):
 
 
 def test_nothing_stays_behind(tmp_path):
-    assert Preview(HEIGHT, WIDTH, 1, RATE, 9, tmp_path).finish().video == b""
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, 9, tmp_path)
+    assert Preview(HEIGHT, WIDTH, RATE, 9, tmp_path).finish().video == b""
+    preview = Preview(HEIGHT, WIDTH, RATE, 9, tmp_path)
     preview.discard()
     for index in range(60):
         preview.add(index, *views(index), 0.5)
@@ -232,13 +240,11 @@ def test_nothing_stays_behind(tmp_path):
     preview.discard()
     preview.discard()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="channels=2 is neither 1 nor 3; give"):
-        Preview(HEIGHT, WIDTH, 2, RATE, 9, tmp_path)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 24000 / 1001, 5000.0, float("nan"), float("inf")])
 def test_any_rate_gives_a_video(tmp_path, rate):
-    contents = fill(Preview(HEIGHT, WIDTH, 1, rate, 3, tmp_path), 3)
+    contents = fill(Preview(HEIGHT, WIDTH, rate, 3, tmp_path), 3)
     assert len(pictures(contents.video)) == 3
     with av.open(io.BytesIO(contents.video)) as container:
         assert float(container.streams.video[0].average_rate) == pytest.approx(contents.rate, rel=1e-4)
@@ -254,7 +260,7 @@ def bumpy(index):
 
 def test_moments_are_the_busiest_frames_and_apart(tmp_path):
     n = 2 * SPAN * CANDIDATES + 5  # stretches were joined once
-    contents = fill(Preview(HEIGHT, WIDTH, 1, RATE, n, tmp_path), n, area=bumpy)
+    contents = fill(Preview(HEIGHT, WIDTH, RATE, n, tmp_path), n, area=bumpy)
     assert {100, 400} <= {moment.index for moment in contents.moments}
     assert all(moment.area == bumpy(moment.index) > 0 for moment in contents.moments)
     gaps = np.diff([moment.index for moment in contents.moments])
@@ -263,14 +269,14 @@ def test_moments_are_the_busiest_frames_and_apart(tmp_path):
 
 
 def test_a_still_clip_has_no_moments_and_a_busy_one_no_more_than_fit(tmp_path):
-    assert fill(Preview(HEIGHT, WIDTH, 1, RATE, 20, tmp_path), 20, area=lambda index: 0.0).moments == []
-    busy = fill(Preview(HEIGHT, WIDTH, 1, RATE, 400, tmp_path), 400, area=lambda index: 0.1 + index / 1000)
+    assert fill(Preview(HEIGHT, WIDTH, RATE, 20, tmp_path), 20, area=lambda index: 0.0).moments == []
+    busy = fill(Preview(HEIGHT, WIDTH, RATE, 400, tmp_path), 400, area=lambda index: 0.1 + index / 1000)
     assert len(busy.moments) == MOMENTS
     assert busy.moments[-1].index == 399
 
 
 def test_a_moment_shows_the_outline_of_its_mask(tmp_path):
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, 1, tmp_path)
+    preview = Preview(HEIGHT, WIDTH, RATE, 1, tmp_path)
     grey = np.full((HEIGHT, WIDTH), 120, np.uint8)
     mask = np.zeros((HEIGHT, WIDTH), bool)
     mask[30:90, 40:120] = True
@@ -306,7 +312,7 @@ class Resources(HTMLParser):
 def report(tmp_path_factory):
     n = N
     area = np.array([0.02 + 0.05 * np.exp(-((k - 30) ** 2) / 50) for k in range(n)])
-    preview = Preview(HEIGHT, WIDTH, 1, RATE, n, tmp_path_factory.mktemp("preview"))
+    preview = Preview(HEIGHT, WIDTH, RATE, n, tmp_path_factory.mktemp("preview"))
     contents = fill(preview, n, area=lambda index: float(area[index]))
     return Report(
         "Clip <1> & more", n, RATE, area, [("Rank", "2"), ("<b>", "</b>")], ["The file broke off <here>."], contents,
@@ -625,7 +631,7 @@ def test_page_fits_phones_and_desktops_in_light_and_dark(browser, page, scheme, 
 
 @needs_chromium
 def test_a_clip_of_one_frame_and_none(browser, tmp_path):
-    contents = fill(Preview(HEIGHT, WIDTH, 1, RATE, 1, tmp_path), 1)
+    contents = fill(Preview(HEIGHT, WIDTH, RATE, 1, tmp_path), 1)
     one = Report("One", 1, RATE, np.array([0.01]), [], [], contents)
     none = Report("None", 0, RATE, np.zeros(0), [], [], PreviewContents(b"", RATE, HEIGHT, WIDTH, 1, []))
     for report in (one, none):

@@ -11,7 +11,8 @@ import pytest
 
 from lrpca.datasets import street_scene
 from lrpca.video import open_frames, separate
-from lrpca.video.writing import VideoFile, save_picture
+from lrpca.video.pictures import encode_picture
+from lrpca.video.writing import VideoFile
 from tests.helpers.video_scenes import Box, Clip, crossing, f_score, ground, interior, one_by_one, render, staying
 
 av = pytest.importorskip("av", reason="needs the extra video")
@@ -150,7 +151,7 @@ def test_regions(walk, tmp_path):
     left[:, :40] = True
     patch = np.zeros((60, 80), bool)
     patch[29:32, 18:21] = True  # would be filled like any hole
-    save_picture(tmp_path / "left.png", (left * np.uint8(255)))
+    (tmp_path / "left.png").write_bytes(encode_picture(left))
     for roi in (left, (0, 0, 40, 60), tmp_path / "left.png"):
         result = separate(walk.frames, roi=roi, ignore=patch)
         looked_at = left & ~patch
@@ -273,7 +274,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, coloured):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", count)
         results.append(separate(coloured.frames, window=30))
     assert np.array_equal(results[0].masks, results[1].masks)
-    assert np.array_equal(results[0].lights, results[1].lights)
+    assert np.array_equal(results[0].coefficients, results[1].coefficients)
 
 
 @pytest.mark.parametrize("downscale", [2, 3])
@@ -499,7 +500,7 @@ def test_nothing_is_left_of_a_run_without_a_frame(tmp_path):
 def test_a_callback_may_stop_the_run(with_folder, tmp_path, coloured):
     folder = tmp_path if with_folder else None
     result = separate(coloured.frames, folder, window=16, callback=lambda progress: progress.done >= 32)
-    assert (result.n_frames, result.complete, len(result.area), len(result.lights)) == (32, False, 32, 32)
+    assert (result.n_frames, result.complete, len(result.area), len(result.coefficients)) == (32, False, 32, 32)
     assert "32 frames" in result.notes[0]
     if with_folder:
         assert check_files(tmp_path, 32, 45, 61)["complete"] is False
@@ -538,7 +539,7 @@ def test_a_clip_that_is_black_for_a_while(window):
     scene, black = render(60, boxes=[WALKER]), np.zeros((50, 60, 80), np.uint8)
     for frames in ([scene.frames, black], [black, scene.frames], [scene.frames, black[:3], scene.frames]):
         result = separate(np.concatenate(frames), window=window)
-        assert result.n_frames == sum(map(len, frames)) and np.isfinite(result.lights).all()
+        assert result.n_frames == sum(map(len, frames)) and np.isfinite(result.coefficients).all()
         assert np.isfinite(result.area).all()
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lrpca.video.pictures import encode_picture
 from lrpca.video.reading import open_frames
-from lrpca.video.writing import PictureFolder, VideoFile, encode_picture, save_picture
+from lrpca.video.writing import PictureFolder, VideoFile
 from tests.helpers.full_disk import full_disk
 
 av = pytest.importorskip("av", reason="needs the extra video")
@@ -72,12 +73,6 @@ def test_browsers_can_play_it(tmp_path):
         assert (frame.colorspace, frame.color_range) == (1, 1)  # BT.709, limited: as players assume
 
 
-def test_grey_has_no_tint(tmp_path):
-    with av.open(str(write(tmp_path / "clip.mp4", np.zeros((3, 32, 32), bool), channels=1))) as file:
-        planes = [set(bytes(plane)[: plane.width]) for plane in next(file.decode(video=0)).planes]
-    assert planes == [{16}, {128}, {128}]
-
-
 def test_colours_are_right(tmp_path):
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0], [200, 120, 40]], np.uint8)
     frames = np.repeat(np.repeat(colours[None, None], 32, 1), 16, 2).repeat(5, 0)
@@ -85,7 +80,7 @@ def test_colours_are_right(tmp_path):
     assert np.abs(found[:, 16, 8::16].astype(int) - frames[:, 16, 8::16]).max() <= 6
 
 
-@pytest.mark.parametrize("height, width", [(33, 48), (32, 47), (33, 47), (1, 1), (2, 2), (1, 50), (17, 3)])
+@pytest.mark.parametrize("height, width", [(32, 48), (33, 48), (32, 47), (33, 47), (1, 1), (2, 2), (1, 50), (17, 3)])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("lossless", [False, True])
 def test_odd_sizes_repeat_the_last_row_and_column(tmp_path, height, width, channels, lossless):
@@ -96,14 +91,6 @@ def test_odd_sizes_repeat_the_last_row_and_column(tmp_path, height, width, chann
     padded = np.pad(frames, rest, mode="edge")
     assert found.shape == padded.shape
     assert np.array_equal(found, padded) if lossless else error_of(found, padded) < 12
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_lossless_keeps_every_value(tmp_path, channels):
-    frames = np.random.default_rng(0).integers(0, 256, (5, 32, 48, 3), dtype=np.uint8)
-    frames = frames if channels == 3 else frames[..., 0]
-    _, found = read(write(tmp_path / "clip.mp4", frames, channels=channels, lossless=True), grey=channels == 1)
-    assert np.array_equal(found, frames)
 
 
 def test_frames_may_be_reused_by_the_caller(tmp_path):
@@ -142,23 +129,6 @@ def test_rates(tmp_path, rate):
     assert np.allclose(np.array(clip.times) * rate, np.arange(5), rtol=1e-3)
 
 
-def test_one_frame_and_black_frames(tmp_path):
-    assert len(read(write(tmp_path / "one.mp4", scene(1)))[1]) == 1
-    _, found = read(write(tmp_path / "black.mp4", np.zeros((9, 32, 32), np.uint8), channels=1))
-    assert len(found) == 9 and not found.any()
-
-
-def test_keyframes_and_quality(tmp_path):
-    frames = np.random.default_rng(0).integers(0, 99, (24, 48, 64, 3), dtype=np.uint8) + scene(24) // 2
-    sizes = [write(tmp_path / "clip.mp4", frames, crf=crf).stat().st_size for crf in (15, 35)]
-    assert sizes[0] > 2 * sizes[1]
-    with av.open(str(write(tmp_path / "clip.mp4", frames, keyframes=6))) as file:
-        keys = [index for index, frame in enumerate(file.decode(video=0)) if frame.key_frame]
-    assert keys[0] == 0 and max(np.diff([*keys, 24])) <= 6
-    with av.open(str(write(tmp_path / "clip.mp4", scene(24)))) as file:
-        assert max(np.diff([i for i, frame in enumerate(file.decode(video=0)) if frame.key_frame] + [24])) > 6
-
-
 def test_folders_are_made_and_files_replaced_only_when_finished(tmp_path):
     path = tmp_path / "new" / "folder" / "clip.mp4"
     write(path, scene(4))
@@ -188,12 +158,15 @@ def test_discard_leaves_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_finishes_the_file(tmp_path, kind):
+@pytest.mark.parametrize("writer", [VideoFile, PictureFolder])
+def test_an_exception_finishes_the_clip(tmp_path, writer, kind):
     path = tmp_path / "clip.mp4"
-    with pytest.raises(kind), VideoFile(path, 48, 64, 25.0) as clip:
-        for frame in scene(7):
-            clip.write(frame)
-        raise kind
+    for n_frames in (0, 7):  # without frames there is no clip
+        with pytest.raises(kind), writer(path, 48, 64, 25.0) as clip:
+            for frame in scene(n_frames):
+                clip.write(frame)
+            raise kind
+        assert path.exists() == (n_frames > 0)
     assert error_of(read(path)[1], scene(7)) < 3
     assert [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
 
@@ -239,15 +212,6 @@ def test_ctrl_c_leaves_a_whole_file(tmp_path):
     assert len(found) >= 51 and np.abs(found[:, 0, 0].astype(int) - np.arange(len(found)) % 200).max() <= 3
 
 
-@pytest.mark.parametrize("writer", [VideoFile, PictureFolder])
-def test_without_frames_there_is_no_clip(tmp_path, writer):
-    with pytest.raises(RuntimeError), writer(tmp_path / "clip.mp4", 48, 64, 25.0):
-        raise RuntimeError
-    with writer(tmp_path / "clip.mp4", 48, 64, 25.0):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("lossless", [False, True])
 @pytest.mark.parametrize("n_bytes", [10, 3000, 20000])
 def test_a_full_disk(tmp_path, n_bytes, lossless):
@@ -256,16 +220,9 @@ def test_a_full_disk(tmp_path, n_bytes, lossless):
     frames = np.random.default_rng(0).integers(0, 256, (60, 48, 64, 3), dtype=np.uint8)
     with full_disk(n_bytes), pytest.raises(OSError, match=r"path='.*' cannot be written \(File too large\); choose"):
         write(path, frames, lossless=lossless)
+    with full_disk(10), pytest.raises(OSError, match=r"path='.*masks' cannot be written \(File too large\)"):
+        PictureFolder(tmp_path / "masks", 48, 64).write(frames[0])
     assert path.read_bytes() == old and [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
-
-
-def test_a_full_disk_without_a_with_statement(tmp_path):
-    frames = np.random.default_rng(0).integers(0, 256, (60, 48, 64, 3), dtype=np.uint8)
-    clip = VideoFile(tmp_path / "clip.mp4", 48, 64, 25.0, lossless=True)  # soon more than FFmpeg holds back
-    with full_disk(20000), pytest.raises(OSError, match="cannot be written"):
-        for frame in frames:
-            clip.write(frame)
-    assert 0 < clip.n_frames < 60 and list(tmp_path.iterdir()) == []
 
 
 def test_the_first_error_is_the_one_that_is_told(tmp_path):
@@ -297,9 +254,6 @@ def test_places_that_take_no_file(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "masks", "/proc/masks"):
         with pytest.raises(OSError, match="path='.*'.*; choose another"):
             PictureFolder(path, 48, 64)
-    for path in (tmp_path / "file" / "picture.png", "/proc/picture.png"):
-        with pytest.raises(OSError, match="path='.*'.*; choose another"):
-            save_picture(path, scene(1)[0])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["clip.mp4", "file"]
 
 
@@ -310,7 +264,6 @@ def test_places_that_take_no_file(tmp_path):
         (("clip.mp4", 48, 64, 0), {}, "rate=0 is not between"),
         (("clip.mp4", 48, 64, float("nan")), {}, "rate=nan is not between"),
         (("clip.mp4", 48, 64, 25), {"channels": 2}, "channels=2 is not written; use"),
-        (("clip.mp4", 48, 64, 25), {"keyframes": 0}, "keyframes=0 is not a number of frames; use"),
         (("clip.gif", 48, 64, 25), {}, "path='.*clip.gif' does not end in .mp4 .*; use .mp4"),
         (("clip", 48, 64, 25), {}, "path='.*clip' does not end in .mp4 .*; use .mp4"),
     ],
@@ -363,15 +316,6 @@ def test_pictures_of_an_earlier_clip_are_replaced_and_other_files_stay(tmp_path)
     assert len(list(tmp_path.iterdir())) == 7
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_finishes_the_folder(tmp_path, kind):
-    with pytest.raises(kind), PictureFolder(tmp_path / "masks", 48, 64) as clip:
-        for frame in scene(3):
-            clip.write(frame)
-        raise kind
-    assert np.array_equal(read(tmp_path / "masks")[1], scene(3))
-
-
 def test_an_interrupt_leaves_no_half_picture(tmp_path, monkeypatch):
     write_bytes = Path.write_bytes
 
@@ -387,54 +331,29 @@ def test_an_interrupt_leaves_no_half_picture(tmp_path, monkeypatch):
     assert np.array_equal(read(tmp_path / "masks.mp4")[1], scene(3)[:2])
 
 
-def test_a_full_disk_leaves_no_pictures(tmp_path):
-    frames = np.random.default_rng(0).integers(0, 256, (3, 48, 64, 3), dtype=np.uint8)
-    with full_disk(2000), pytest.raises(OSError, match=r"path='.*masks' cannot be written \(File too large\)"):
-        with PictureFolder(tmp_path / "masks", 48, 64) as clip:
-            for frame in frames:
-                clip.write(frame)
-    with full_disk(2000), pytest.raises(OSError, match=r"path='.*a.png' cannot be written \(File too large\)"):
-        save_picture(tmp_path / "a.png", frames[0])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("height, width", [(48, 64), (33, 47), (1, 1)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_come_back(tmp_path, height, width, channels):
-    picture = scene(1, height, width, channels)[0]
-    save_picture(tmp_path / "deep" / "a.png", picture)
-    save_picture(tmp_path / "deep" / "a.JPG", picture, quality=95)
-    assert np.array_equal(read(tmp_path / "deep" / "a.png")[1][0], picture)
-    grey = None if channels == 3 else True
-    assert error_of(read(tmp_path / "deep" / "a.JPG", grey=grey)[1][0], picture) < 6
-    assert sorted(file.name for file in (tmp_path / "deep").iterdir()) == ["a.JPG", "a.png"]
-
-
 def test_other_programs_read_the_pictures():
     image = pytest.importorskip("PIL.Image", reason="compares with pillow")
     picture = scene(1)[0]
     assert np.array_equal(np.asarray(image.open(io.BytesIO(encode_picture(picture)))), picture)
     mask = picture[..., 0] > 100
     assert np.array_equal(np.asarray(image.open(io.BytesIO(encode_picture(mask)))), np.where(mask, 255, 0))
-    jpeg = encode_picture(picture, "jpeg")
-    assert error_of(np.asarray(image.open(io.BytesIO(jpeg))), picture) < 4
-
-
-def test_quality_of_a_jpeg():
     noisy = np.random.default_rng(0).integers(0, 80, (96, 128, 3), dtype=np.uint8) + scene(1, 96, 128)[0] // 2
-    sizes = [len(encode_picture(noisy, "jpeg", quality=quality)) for quality in (90, 75, 50, 20, 1)]
-    assert all(larger > 1.1 * smaller for larger, smaller in zip(sizes, sizes[1:], strict=False))
+    jpegs = [encode_picture(noisy, "jpeg", quality=quality) for quality in (90, 75, 50, 20, 1)]
+    assert all(len(better) > 1.1 * len(worse) for better, worse in zip(jpegs, jpegs[1:], strict=False))
+    assert error_of(np.asarray(image.open(io.BytesIO(encode_picture(picture, "jpeg")))), picture) < 4
 
 
-def test_pictures_that_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="kind='gif' is not written; use"):
-        encode_picture(scene(1)[0], "gif")
-    with pytest.raises(ValueError, match="quality=0 is not between 1 and 100; use"):
-        encode_picture(scene(1)[0], "jpeg", quality=0)
-    with pytest.raises(ValueError, match=r"frame has shape \(4,\); use"):
-        encode_picture(np.zeros(4, np.uint8))
-    with pytest.raises(ValueError, match="path='.*a.bmp' does not end in .png or"):
-        save_picture(tmp_path / "a.bmp", scene(1)[0])
+@pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+        ((scene(1)[0], "gif"), {}, "kind='gif' is not written; use"),
+        ((scene(1)[0], "jpeg"), {"quality": 0}, "quality=0 is not between 1 and 100; use"),
+        ((np.zeros(4, np.uint8),), {}, r"frame has shape \(4,\); use"),
+    ],
+)
+def test_pictures_that_are_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        encode_picture(*arguments, **options)
 
 
 def test_without_pyav(tmp_path, monkeypatch):
@@ -442,6 +361,4 @@ def test_without_pyav(tmp_path, monkeypatch):
     for make in (VideoFile, PictureFolder):
         with pytest.raises(ImportError, match=r"pip install lrpca\[video\]"):
             make(tmp_path / "clip.mp4", 48, 64, 25.0)
-    with pytest.raises(ImportError, match=r"pip install lrpca\[video\]"):
-        save_picture(tmp_path / "a.png", scene(1)[0])
     assert list(tmp_path.iterdir()) == []

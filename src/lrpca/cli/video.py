@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import typer
 
     from lrpca.video import Progress, Separation
+    from lrpca.video.request import Request
 
 _CODES = exit_codes("separated and written.", "written, but the clip breaks off: only the frames before are separated.")
 _IN = "A video file, or a folder of pictures."
@@ -103,25 +105,26 @@ def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
 
 def _check(settings: dict[str, Any]) -> None:
     """Raise ValueError for settings that are wrong for any clip."""
-    from lrpca.video import request
-
-    request.check_rank(settings["rank"])
-    request.check_sensitivity(settings["sensitivity"])
-    request.check_window(settings["window"])
-    request.check_downscale(settings["downscale"], sys.maxsize, sys.maxsize)
+    _request(settings)
     if settings["masks"] not in ("video", "pictures"):
         raise ValueError(f"--masks={settings['masks']} is unknown; use video or pictures")
 
 
 def _look(file: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError for a clip that cannot be read, or settings that are wrong for it."""
-    from lrpca.video import open_frames, request
+    from lrpca.video import open_frames
 
     if file.is_fifo():  # what is read from it is gone
         return
     with open_frames(file) as reader:
-        request.check_downscale(settings["downscale"], reader.height, reader.width)
-        request.read_regions(settings["roi"], settings["ignore"], reader.height, reader.width)
+        _request(settings).resolution(reader.height, reader.width)
+        _request(settings).region(reader.height, reader.width)
+
+
+def _request(settings: dict[str, Any]) -> "Request":
+    from lrpca.video.request import Request
+
+    return Request(**{field.name: settings[field.name] for field in fields(Request)})
 
 
 def _refuse_output(folder: Path, file: Path, masks: str, force: bool) -> None:
@@ -234,7 +237,7 @@ def _report(result: "Separation") -> None:
     print_pairs(
         {
             "clip": f"{result.name}, {frames} of {result.width}x{result.height}, {kind}",
-            "background": f"rank {len(scene.panels)}, solved at {scene.width}x{scene.height}; "
+            "background": f"rank {len(scene.basis)}, solved at {scene.width}x{scene.height}; "
             f"{scene.dynamic.mean():.1%} of it is moving",
             "noise level": f"{scene.noise:.2g} grey levels",
             "foreground": _foreground(result),

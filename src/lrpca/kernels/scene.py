@@ -116,23 +116,23 @@ def _solve_small(A, b, r):
 
 
 @_jit
-def _add_moments(tile, lights, s, x, cut, A, b, e, weight, width, r):
-    """Add what sample s says about the columns of the tile: weighted squares and products of lights and residuals."""
+def _add_moments(tile, coefficients, s, x, cut, A, b, e, weight, width, r):
+    """Add the weighted squares of the coefficients of sample s, and their products with its residuals, for a tile."""
     for j in range(width):
         e[j] = tile[s, j]
     for k in range(r):
-        light = lights[s, k]
+        coefficient = coefficients[s, k]
         for j in range(width):
-            e[j] -= light * x[k, j]
+            e[j] -= coefficient * x[k, j]
     scale = np.float32(1.0) / (cut * cut)
     for j in range(width):
         weight[j] = max(np.float32(1.0) - e[j] * e[j] * scale, np.float32(0.0))
     for k in range(r):
-        light = lights[s, k]
+        coefficient = coefficients[s, k]
         for j in range(width):
-            b[k, j] += light * weight[j] * e[j]
+            b[k, j] += coefficient * weight[j] * e[j]
         for h in range(k + 1):
-            both = light * lights[s, h]
+            both = coefficient * coefficients[s, h]
             for j in range(width):
                 A[k, h, j] += both * weight[j]
 
@@ -140,17 +140,17 @@ def _add_moments(tile, lights, s, x, cut, A, b, e, weight, width, r):
 @_outer
 def fit_columns(
     samples: Any,  # (m, N) uint8
-    lights: Any,  # (m, r) float32
+    coefficients: Any,  # (m, r) float32
     start: Any,  # (r, N) float32: the fit to begin with
     first: int,
     last: int,
-    cut: float,  # residuals above it have no say
+    cut: float,  # larger residuals are left out
     steps: int,
     ridge: Any,  # (r,) float32: pulls the coefficients towards the start, in numbers of samples
     out: Any,  # (r, N) float32
 ) -> None:
-    """Fit every column of the samples by the lights: least squares over the samples near the fit, a few times."""
-    m, r = lights.shape
+    """Fit every column to the coefficients: least squares over the samples near the fit, a few times."""
+    m, r = coefficients.shape
     tile = np.empty((m, _GATHERED), np.float32)
     e, weight = np.empty(_GATHERED, np.float32), np.empty(_GATHERED, np.float32)
     x, b = np.empty((r, _GATHERED), np.float32), np.empty((r, _GATHERED), np.float32)
@@ -170,7 +170,7 @@ def fit_columns(
                 for j in range(width):
                     b[k, j] = ridge[k] * (start[k, begin + j] - x[k, j])
             for s in range(m):
-                _add_moments(tile, lights, s, x, np.float32(cut), A, b, e, weight, width, r)
+                _add_moments(tile, coefficients, s, x, np.float32(cut), A, b, e, weight, width, r)
             for j in range(width):
                 for k in range(r):
                     right[k] = b[k, j]
@@ -187,18 +187,18 @@ def fit_columns(
 
 
 @_jit
-def _relight(frame, change, panels, out):
-    """Write ``frame + panelsᵀ change`` as bytes, tile by tile. Slices, not offsets, let LLVM vectorise."""
+def _relight(frame, change, basis, out):
+    """Write ``frame + basisᵀ change`` as bytes, tile by tile. Slices, not offsets, let LLVM vectorise."""
     tile = np.empty(_TILE, np.float32)
     for start in range(0, frame.shape[0], _TILE):
         m = min(_TILE, frame.shape[0] - start)
         source, target = frame[start : start + m], out[start : start + m]
         for j in range(m):
             tile[j] = np.float32(source[j]) + np.float32(0.5)
-        for k in range(panels.shape[0]):
-            factor, panel = change[k], panels[k, start : start + m]
+        for k in range(basis.shape[0]):
+            factor, row = change[k], basis[k, start : start + m]
             for j in range(m):
-                tile[j] += factor * panel[j]
+                tile[j] += factor * row[j]
         for j in range(m):
             target[j] = np.uint8(np.int32(min(max(tile[j], np.float32(0.0)), np.float32(255.0))))
 
@@ -207,12 +207,12 @@ def _relight(frame, change, panels, out):
 def relight(
     frames: Any,  # (n, N) uint8
     changes: Any,  # (n, r) float32: l_ref - l of each frame
-    panels: Any,  # (r, N) float32: Rᵀ
+    basis: Any,  # (r, N) float32: Rᵀ
     out: Any,  # (n, N) uint8
 ) -> None:
     """Write the frames as they would look under the reference light."""
     for i in range(frames.shape[0]):
-        _relight(frames[i], changes[i], panels, out[i])
+        _relight(frames[i], changes[i], basis, out[i])
 
 
 @_jit
@@ -439,7 +439,7 @@ def _drop_halos(picture, reference, strength, limit, place, height, width, weigh
 def mark_frame(
     frame: Any,  # (pixels x channels,) uint8, as it came
     change: Any,  # (r,) float32: l_ref - l
-    panels: Any,  # (r, pixels x channels) float32
+    basis: Any,  # (r, pixels x channels) float32
     reference: Any,  # (pixels, channels) uint8
     limit: Any,  # (pixels,) float32
     weights: Any,  # (2,) float32: of grey and of colour
@@ -459,7 +459,7 @@ def mark_frame(
     mask: Any,  # (pixels,) uint8, written
 ) -> None:
     """Mark what is neither near the reference, nor common around the pixel, nor a soft shadow."""
-    _relight(frame, change, panels, picture.reshape(-1))
+    _relight(frame, change, basis, picture.reshape(-1))
     strength = np.empty(limit.size, np.float32)
     _strengths(picture, reference, weights, strength)
     for p in range(limit.size):
@@ -486,3 +486,26 @@ def mark_frame(
                 continue
             if _soft_shadow(picture, i, j, reference, height, width, shadow[0], shadow[1], shadow[2]):
                 mask[p] = 0
+
+
+@_outer
+def average_squares(
+    picture: Any,  # (height, width, channels) uint8
+    side: int,
+    out: Any,  # (ceil(height / side), ceil(width / side), channels) uint8
+) -> None:
+    """Write the mean over every square, rounded; squares that reach over the edge average what is there."""
+    height, width, channels = picture.shape
+    sums = np.empty((out.shape[1], channels), np.int32)
+    for i in range(out.shape[0]):
+        sums[:] = 0
+        bottom = min(i * side + side, height)
+        for y in range(i * side, bottom):
+            for j in range(out.shape[1]):
+                for x in range(j * side, min(j * side + side, width)):
+                    for c in range(channels):
+                        sums[j, c] += picture[y, x, c]
+        for j in range(out.shape[1]):
+            count = (bottom - i * side) * (min(j * side + side, width) - j * side)
+            for c in range(channels):
+                out[i, j, c] = (sums[j, c] + count // 2) // count

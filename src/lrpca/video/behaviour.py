@@ -1,4 +1,4 @@
-"""How pixels behave: how noisy they are, and where the background itself moves and in which colours."""
+"""Behaviour of pixels: their noise, where the background itself moves, and in which colours."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.kernels.threads import Threads
-from lrpca.video.scene import WEIGHTS, Scene
+from lrpca.video.scene import WEIGHTS, Bytes, Floats, Scene
 
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
-
-# Pieces that a 5x5 square does not fit into, gone a moment later: a pixel where they come this often is dynamic.
+# A pixel is dynamic if pieces without a 5x5 square, gone a moment later, cover it this often.
 _OFTEN, _OFTEN_REACH = 0.03, 3
 _PIECE_REACH = 2
-# Thin parts so near to what a square fits into belong to it: the legs of a walker are no pieces.
+# Thin parts this close to a part with such a square belong to it: the legs of a walker are no pieces.
 _AROUND = 3
-# What a 9x9 square fits into is large, and no background colour to begin with.
+# A part that contains a 9x9 square is large, and its colours are not used as background at first.
 _LARGE_REACH = 4
-# Colours that are kept of a dynamic pixel; where fewer of them are free of objects, all are.
+# Number of colours kept for a dynamic pixel; if fewer than this share are free of objects, all are kept.
 _COLOURS = 64
 _LEAST_FREE = 0.3
-# The noise of the camera is that of quiet pixels; a pixel is believed to have at most so many times that.
+# The noise of the camera is that of quiet pixels; the noise of a pixel is limited to a multiple of it.
 _QUIET = 0.2
 _NOISE_PICTURES = 12
 _MOST_NOISE, _LEAST_NOISE = 2.0, 2.0
 _MOST_CAMERA_NOISE = 12.0
 _TO_SIGMA = 1.4826
-# Samples are dealt out to threads in so many hands.
-_HANDS = 8
+# Number of groups of samples that are given to threads.
+_GROUPS = 8
 
 
 def measure_noise(
@@ -37,14 +34,14 @@ def measure_noise(
     spread: Bytes,  # (N,) median distance from the median picture
     shape: tuple[int, int, int],  # height, width, channels
 ) -> tuple[float, Floats]:  # of the camera, and (pixels,)
-    """Return the noise level of the camera, and that of each pixel as far as it can be noise."""
+    """Return the noise level of the camera, and the limited noise level of each pixel."""
     camera = _camera_noise(pictures, reference, shape)
     noise = _TO_SIGMA * spread.reshape(-1, shape[2]).mean(axis=1, dtype=np.float32)
     return camera, np.minimum(noise, max(_MOST_NOISE * camera, _LEAST_NOISE))
 
 
 def _camera_noise(pictures: Bytes, reference: Bytes, shape: tuple[int, int, int]) -> float:
-    """Return the noise of quiet pixels against their neighbours: what water and leaves do, neighbours do as well."""
+    """Return the noise of quiet pixels against their neighbours, which move together in water and leaves."""
     height, width, _ = shape
     if height < 3 or width < 3:
         return 0.0
@@ -83,6 +80,8 @@ def find_dynamic(
 
     The background moves where pieces too small for objects come often and do not stay.
     """
+    from scipy.ndimage import uniform_filter
+
     from lrpca.kernels.binary import square_vote
     from lrpca.kernels.scene import candidates
 
@@ -99,9 +98,10 @@ def find_dynamic(
         square_vote(eroded, _PIECE_REACH + _AROUND, 0.0, opened)
         return np.asarray(here & ~opened & ~then & 1, np.uint8)
 
-    hands = [range(k, len(pictures), _HANDS) for k in range(min(_HANDS, len(pictures)))]
-    often = sum(threads.map(lambda hand: sum(pieces(i).astype(np.float32) for i in hand), hands))
-    share = _box_mean(np.asarray(often, np.float32) / np.float32(len(pictures)), _OFTEN_REACH)
+    groups = [range(k, len(pictures), _GROUPS) for k in range(min(_GROUPS, len(pictures)))]
+    often = sum(threads.map(lambda group: sum(pieces(i).astype(np.float32) for i in group), groups))
+    mean = np.asarray(often, np.float32) / np.float32(len(pictures))
+    share = uniform_filter(mean, 2 * _OFTEN_REACH + 1, mode="nearest")
     return np.flatnonzero((share > _OFTEN).reshape(-1) & np.isfinite(limit)), large.reshape(len(pictures), -1)
 
 
@@ -110,7 +110,7 @@ def keep_colours(
     free: NDArray[np.bool_],  # (D, m)
     colours: Bytes,  # (D, channels, m)
 ) -> None:
-    """Keep the free colours of every dynamic pixel, or all where few are free: so it looks most of the time."""
+    """Keep the free colours of every dynamic pixel; if few are free, all."""
     few = free.sum(axis=1) < _LEAST_FREE * free.shape[1]
     free = free | few[:, None]
     order = np.argsort(~free, axis=1, kind="stable")
@@ -119,18 +119,12 @@ def keep_colours(
 
 
 def drop_objects(
-    scene: Scene, samples: Bytes, lights: Floats, colours: Bytes, dynamic: NDArray[np.intp], threads: Threads
+    scene: Scene, samples: Bytes, coefficients: Floats, colours: Bytes, dynamic: NDArray[np.intp], threads: Threads
 ) -> None:
-    """Take the objects that the samples themselves show out of the background colours."""
+    """Remove the colours of objects that the samples show from the background colours."""
     from lrpca.kernels.binary import square_vote
 
-    masks = scene.masks(samples, lights, threads)
+    masks = scene.masks(samples, coefficients, threads)
     grown = np.empty_like(masks)
     threads.map(lambda i: square_vote(masks[i], 1, 0.0, grown[i]), range(len(masks)))
     keep_colours(scene, grown.reshape(len(masks), -1)[:, dynamic].T == 0, colours)
-
-
-def _box_mean(picture: Floats, reach: int) -> Floats:
-    from scipy.ndimage import uniform_filter
-
-    return np.asarray(uniform_filter(picture, 2 * reach + 1, mode="nearest"))

@@ -1,7 +1,7 @@
-"""The light of frames, and the background under it: ``X_t = R l_t``, row t of the low-rank part.
+"""The coefficients of frames and the background that they give: ``X_t = R l_t``, row t of the low-rank part.
 
-The lights of samples come from a robust low-rank fit of a few thousand of their numbers; every pixel is then fitted by
-them on its own, and a fused pass over all frames of the window, bytes read in place, refines the fit.
+The coefficients l_t of samples come from a robust low-rank fit of a few thousand of their numbers. Every pixel is then
+fitted to them separately. One pass over all frames of the window, whose bytes are read in place, refines the fit.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from lrpca.kernels.threads import Threads, thread_count
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-# Numbers (pixels times channels) from which the light of a frame is read.
+# Columns (pixels times channels) from which the coefficients of a frame are estimated.
 _PICKED = 2048
-# Residuals that have no say in the fit of a pixel, and what holds components beyond the first, in samples.
+# Residuals above this are left out of the fit of a pixel; ridge on components after the first, in samples.
 _CUT, _RIDGE = 24.0, 4.0
 _FIT_STEPS = 2
 _PASSES = 1
-_LIGHT_ITERATIONS = 40
+_ITERATIONS = 40
 _NOTHING, _TINY = 1e-4, 1e-30
-# A light changes the picture everywhere: a component in a smaller share of the pixels is a visitor.
+# A change of light affects the whole picture: a component in a smaller share of the pixels is an object.
 _EVERYWHERE = 0.3
-# It changes steadily, or seldom: one that goes up and down from sample to sample is moving leaves.
+# It changes steadily or rarely: a component that goes up and down from sample to sample is moving leaves.
 _STEADY = 0.45
-# A frame darker than this part of the usual one is corrected no further.
+# The correction is limited to that of a frame with this share of the usual brightness.
 _DIM = 0.1
-# Gains nearer to one change no byte that matters.
+# Gains closer to one are not applied.
 _EVEN = 0.01
 
 
@@ -42,27 +42,22 @@ def pick_columns(size: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(size, _PICKED, replace=False))
 
 
-def _most_lights(count: int) -> int:
-    """Return how many components so many samples can tell apart."""
-    return max(1, count // 4)
-
-
-def sample_lights(
+def sample_coefficients(
     picked: Bytes,  # (m, K)
     rank: int,
 ) -> Floats:  # (m, r)
-    """Return the lights of the samples: left factors of a robust low-rank fit, of mean square one."""
+    """Return the coefficients of the samples: left factors of a robust low-rank fit, of mean square one."""
     from lrpca.decompose import decompose_quietly
 
     flat = np.ones((len(picked), 1), np.float32)
-    rank = min(rank, _most_lights(len(picked)), picked.shape[1] // 4)
+    rank = min(rank, max(1, len(picked) // 4), picked.shape[1] // 4)
     if rank < 1 or not (picked != picked[0]).any():
         return flat
     while True:
         result, _ = decompose_quietly(
             picked,
             rank,
-            max_iter=_LIGHT_ITERATIONS,
+            max_iter=_ITERATIONS,
             random_state=0,
             options={"without": ["doubts", "second_start"]},
         )
@@ -75,18 +70,18 @@ def sample_lights(
         rank = everywhere
     sizes = np.sqrt(np.mean(result.L**2, axis=0))
     there = sizes > _NOTHING * max(float(sizes[0]), _TINY)
-    lights = np.asarray(result.L[:, there] / sizes[there], np.float32)
-    # The first light is the brightness; where that changes sign, nothing like a background was found.
-    return lights if lights.shape[1] and (lights[:, 0] > _DIM * np.median(lights[:, 0])).all() else flat
+    found = np.asarray(result.L[:, there] / sizes[there], np.float32)
+    # The first coefficient is the brightness; if that changes sign, the component is no background.
+    return found if found.shape[1] and (found[:, 0] > _DIM * np.median(found[:, 0])).all() else flat
 
 
-def read_lights(
+def frame_coefficients(
     frames: Bytes,  # (n, N)
     picked: NDArray[np.int64],  # (K,)
     factor: Any,  # (K, r): these rows of R
     noise: float,
 ) -> Floats:  # (n, r)
-    """Return the light of each frame by robust regression on the picked columns."""
+    """Return the coefficients of each frame by robust regression on the picked columns."""
     from lrpca.matrices.dense import DenseMatrix
     from lrpca.solvers.rows import robust_coefficients
 
@@ -94,44 +89,44 @@ def read_lights(
     return np.asarray(robust_coefficients(matrix, np.asarray(factor, np.float64), noise), np.float32)
 
 
-def fit_panels(samples: Bytes, lights: Floats, before: Floats | None, threads: Threads) -> Floats:
-    """Return Rᵀ (r, N): every pixel fitted by the lights.
+def fit_basis(samples: Bytes, coefficients: Floats, before: Floats | None, threads: Threads) -> Floats:
+    """Return Rᵀ (r, N): every pixel fitted to the coefficients.
 
     The fit starts from the one before, or from the median of the brightness-corrected samples.
     """
     from lrpca.kernels.scene import fit_columns
 
-    level = max(float(np.median(lights[:, 0])), _TINY)
-    gains = level / np.maximum(lights[:, :1], _DIM * level)
+    level = max(float(np.median(coefficients[:, 0])), _TINY)
+    gains = level / np.maximum(coefficients[:, :1], _DIM * level)
     even = samples
     if before is None and np.abs(gains - 1).max() > _EVEN:
         even = np.empty_like(samples)
-        for sample, gain, out in zip(samples, gains, even, strict=True):  # one by one: as floats all would be large
+        for sample, gain, out in zip(samples, gains, even, strict=True):  # all samples as floats would be large
             out[:] = np.clip(np.rint(sample * gain), 0, 255)
-    start = np.zeros((lights.shape[1], samples.shape[1]), np.float32)
+    start = np.zeros((coefficients.shape[1], samples.shape[1]), np.float32)
     if before is None:
         start[0] = take_medians(even, threads)[0] / level
     else:
         start[:] = before
-    ridge = np.full(lights.shape[1], _RIDGE, np.float32)
+    ridge = np.full(coefficients.shape[1], _RIDGE, np.float32)
     ridge[0] = 0.0
-    panels = np.empty_like(start)
+    basis = np.empty_like(start)
     threads.map(
-        lambda part: fit_columns(samples, lights, start, part[0], part[1], _CUT, _FIT_STEPS, ridge, panels),
-        _stretches(samples.shape[1]),
+        lambda part: fit_columns(samples, coefficients, start, part[0], part[1], _CUT, _FIT_STEPS, ridge, basis),
+        _column_ranges(samples.shape[1]),
     )
-    return panels
+    return basis
 
 
-def refine(window: Bytes, samples: Bytes, picked: NDArray[np.int64], panels: Floats) -> tuple[Floats, Floats]:
-    """Refine Rᵀ by fused passes over the window's own bytes; return it and the lights of the samples."""
+def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis: Floats) -> tuple[Floats, Floats]:
+    """Refine Rᵀ by passes over the bytes of the window; return it and the coefficients of the samples."""
     from lrpca.decompose import decompose_quietly
     from lrpca.schedule import Schedule
 
-    R = np.ascontiguousarray(panels.T)
-    lights = read_lights(window, picked, R[picked], 0.0)
+    R = np.ascontiguousarray(basis.T)
+    coefficients = frame_coefficients(window, picked, R[picked], 0.0)
     rank = R.shape[1]
-    if min(window.shape) > 4 * rank and np.linalg.matrix_rank(lights) == rank:
+    if min(window.shape) > 4 * rank and np.linalg.matrix_rank(coefficients) == rank:
         schedule = Schedule(
             thresholds=[_CUT / 2] * (_PASSES + 1),
             steps=[1.0] * (_PASSES + 1),
@@ -140,22 +135,24 @@ def refine(window: Bytes, samples: Bytes, picked: NDArray[np.int64], panels: Flo
             influence="redescending",
             cutoff=2.0,
         )
-        result, _ = decompose_quietly(window, rank, schedule=schedule, start=(lights, R), tol=0.0, max_iter=_PASSES)
-        # The factors come back in another gauge; the lights keep theirs, so that the next window can start from them.
-        gauge = least_squares(lights, result.L)
+        result, _ = decompose_quietly(
+            window, rank, schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=_PASSES
+        )
+        # The factors come back in another gauge. Going back to the old one lets the next window start from here.
+        gauge = least_squares(coefficients, result.L)
         R = result.R @ gauge.T
-    panels = np.ascontiguousarray(R.T, np.float32)
-    return panels, read_lights(samples, picked, R[picked], 0.0)
+    basis = np.ascontiguousarray(R.T, np.float32)
+    return basis, frame_coefficients(samples, picked, R[picked], 0.0)
 
 
-def relight_frames(frames: Bytes, lights: Floats, light: Floats, panels: Floats, threads: Threads) -> Bytes:
-    """Return the frames under the reference light."""
+def relight_frames(frames: Bytes, coefficients: Floats, reference: Floats, basis: Floats, threads: Threads) -> Bytes:
+    """Return the frames as they would look under the light of the reference coefficients."""
     from lrpca.kernels.scene import relight
 
     pictures = np.empty_like(frames)
-    changes = np.ascontiguousarray(light - lights, np.float32)
+    changes = np.ascontiguousarray(reference - coefficients, np.float32)
     threads.map(
-        lambda i: relight(frames[i : i + 1], changes[i : i + 1], panels, pictures[i : i + 1]), range(len(frames))
+        lambda i: relight(frames[i : i + 1], changes[i : i + 1], basis, pictures[i : i + 1]), range(len(frames))
     )
     return pictures
 
@@ -165,10 +162,12 @@ def take_medians(pictures: Bytes, threads: Threads) -> tuple[Bytes, Bytes]:
     from lrpca.kernels.scene import middle_values
 
     middle, spread = np.empty(pictures.shape[1], np.uint8), np.empty(pictures.shape[1], np.uint8)
-    threads.map(lambda part: middle_values(pictures, part[0], part[1], middle, spread), _stretches(pictures.shape[1]))
+    threads.map(
+        lambda part: middle_values(pictures, part[0], part[1], middle, spread), _column_ranges(pictures.shape[1])
+    )
     return middle, spread
 
 
-def _stretches(size: int) -> list[tuple[int, int]]:
+def _column_ranges(size: int) -> list[tuple[int, int]]:
     edges = np.linspace(0, size, 4 * thread_count() + 1).astype(int)
     return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]

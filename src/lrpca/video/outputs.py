@@ -1,4 +1,4 @@
-"""The files of a separated clip: videos while it goes by, then the figures and the page."""
+"""The files of a separated clip: videos while it passes, then the figures and the page."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ from lrpca.files.atomic import cannot_write, check_folder, exchange, hidden_in, 
 from lrpca.video.page import Report, render_page
 from lrpca.video.preview import Preview
 from lrpca.video.reading import FrameReader
+from lrpca.video.scene import Bytes
 from lrpca.video.windows import Part, Windows
 from lrpca.video.writing import ClipWriter, PictureFolder, VideoFile, numbered_pictures
 
-Bytes = NDArray[np.uint8]
-
-# Objects in the overlay: this colour, this strong.
+# Colour and strength of objects in the overlay.
 _TINT = np.array([255, 48, 32], np.float32)
 _STRENGTH = 0.45
 RESULT, PAGE = "result.json", "report.html"
 _SHARES = ("moving_background", "mean_foreground")
-
-
 # Names of what a run may write.
 NAMES = ("background.mp4", "foreground.mp4", "overlay.mp4", "mask.mp4", "mask", RESULT, PAGE)
 
 
 def check_output(folder: str | os.PathLike[str], source: Any, masks: str, *, overwrite: bool) -> None:
-    """Refuse a folder that takes no files, holds a result already, or in which the clip itself would be replaced."""
+    """Raise OSError for a folder that takes no files, holds a result, or in which the clip would be replaced."""
     target = Path(folder)
     if isinstance(source, str | os.PathLike):
         whole = Path(source).resolve()
@@ -50,33 +47,23 @@ def check_output(folder: str | os.PathLike[str], source: Any, masks: str, *, ove
 
 
 class Outputs:
-    """The files of a run. They are written to a hidden folder, and put in their place together by `close`.
+    """The files of a run. They are written to a hidden folder, and moved to their place together by `close`.
 
-    A result that is in the place already is replaced by a complete one. A part replaces it only if it is a part itself,
-    and the run was not interrupted; else the new part goes to a folder ``partial`` in it.
-
-    Parameters
-    ----------
-    folder : path-like
-    reader : FrameReader
-        The clip.
-    masks : {"video", "pictures"}
-    began : float
-        When the run began, by `time.perf_counter`.
+    An existing result is replaced by a complete one. A partial result replaces only a partial one, and only if the run
+    was not interrupted; otherwise it goes to a subfolder ``partial``.
     """
 
     def __init__(self, folder: str | os.PathLike[str], reader: FrameReader, masks: str, began: float) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._staging = hidden_in(self.folder)
         self.files: list[str] = []
         self.n_frames = 0
+        self._staging = hidden_in(self.folder)
         self._reader, self._began = reader, began
-        size = (reader.height, reader.width, reader.rate)
+        self._preview = Preview(reader.height, reader.width, reader.rate, reader.n_frames, self._staging)
         self._clips: dict[str, ClipWriter] = {}
-        self._preview: Preview | None = None
         try:
-            self._staging.mkdir()
+            self._staging.mkdir(parents=True)
+            size = (reader.height, reader.width, reader.rate)
             for name in ("background", "foreground", "overlay"):
                 channels = 3 if name == "overlay" else reader.channels
                 self._clips[name] = VideoFile(self._staging / f"{name}.mp4", *size, channels=channels)
@@ -84,16 +71,12 @@ class Outputs:
                 self._clips["mask"] = VideoFile(self._staging / "mask.mp4", *size, channels=1, lossless=True)
             else:
                 self._clips["mask"] = PictureFolder(self._staging / "mask", *size, channels=1)
-            self._preview = Preview(
-                reader.height, reader.width, reader.channels, reader.rate, reader.n_frames, self._staging
-            )
         except BaseException:
             self._discard()
             raise
 
     def add(self, part: Part) -> None:
         """Write separated frames."""
-        assert self._preview is not None
         for i, (frame, mask) in enumerate(zip(part.frames, part.masks, strict=True)):
             marked = mask.view(bool)
             background = part.background(i)
@@ -107,17 +90,7 @@ class Outputs:
             self.n_frames += 1
 
     def close(self, windows: Windows, notes: list[str], *, interrupted: bool = False) -> None:
-        """Finish the files: what was written so far is kept, also of a run that was stopped.
-
-        Parameters
-        ----------
-        windows : Windows
-        notes : list of str
-            Why the result is not complete, if it is not.
-        interrupted : bool
-            Whether an exception ended the run.
-        """
-        assert self._preview is not None
+        """Finish the files; the notes say why the result is not complete, if it is not."""
         if self.n_frames == 0:
             self._discard()
             return
@@ -129,11 +102,19 @@ class Outputs:
             self._discard()
             raise
 
+    def close_after(self, error: BaseException, windows: Windows) -> None:
+        """Finish the files of a run that an error ended, and add a note to the error that says where they are."""
+        asked = self.folder
+        reason = f"stopped after {self.n_frames} frames: {str(error) or type(error).__name__}"
+        self.close(windows, [reason], interrupted=True)
+        if self.files:
+            stays = "" if self.folder == asked else f"; what was in {str(asked)!r} stays"
+            error.add_note(f"the first {self.n_frames} frames are finished, in {str(self.folder)!r}{stays}")
+
     def _finish(self, windows: Windows, notes: list[str]) -> None:
-        assert self._preview is not None
         for clip in self._clips.values():
             clip.close()
-        # On a full disk one of them may be lost.
+        # On a full disk one of them may be missing.
         self.files = [clip.path.name for clip in self._clips.values() if clip.path.exists()]
         figures = self._figures(windows, complete=not notes)
         area = np.asarray(windows.area[: self.n_frames], np.float64)
@@ -142,7 +123,7 @@ class Outputs:
             n_frames=self.n_frames,
             rate=self._reader.rate,
             area=area,
-            figures=[(name.replace("_", " "), _say(name, value)) for name, value in figures.items()],
+            figures=[(name.replace("_", " "), _as_text(name, value)) for name, value in figures.items()],
             notes=notes,
             preview=self._preview.finish(),
             files=[*self.files, RESULT],
@@ -153,13 +134,13 @@ class Outputs:
         self.files += [RESULT, PAGE]
 
     def _put_in_place(self, *, complete: bool, interrupted: bool) -> None:
-        """Let the files appear: in the folder, or in one of their own where a part would replace what it may not."""
+        """Move the files to the folder, or to one of their own if a partial result must not replace the earlier one."""
         try:
             earlier = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
             written, partial = earlier["files"], earlier["complete"] is False
         except (OSError, ValueError, KeyError, TypeError):  # no result of a video
             written, partial = [], False
-        # Masks in the other form go only if an earlier run wrote them, by its own account.
+        # Masks in the other format are removed only if an earlier run recorded that it wrote them.
         masks = ["mask.mp4"] if "mask.mp4" in written else []
         if "mask" in (*written, *self.files):
             masks += [f"mask/{name}" for name in numbered_pictures(self.folder / "mask")]
@@ -186,7 +167,7 @@ class Outputs:
             "colour": reader.channels == 3,
             "frames_per_second_of_the_clip": round(reader.rate, 3),
             "solved_at": f"{scene.width}x{scene.height}",
-            "rank": int(scene.panels.shape[0]),
+            "rank": len(scene.basis),
             "sensitivity": scene.sensitivity,
             "noise_level": round(scene.noise, 2),
             "moving_background": round(float(scene.dynamic.mean()), 4),
@@ -198,14 +179,13 @@ class Outputs:
     def _discard(self) -> None:
         for clip in self._clips.values():
             clip.discard()
-        if self._preview is not None:
-            self._preview.discard()
+        self._preview.discard()
         remove(self._staging)
 
 
 @contextmanager
 def _naming(folder: Path) -> Iterator[None]:
-    """Let errors speak of the folder that the user knows, not of the hidden one."""
+    """Name the folder of the user in errors, not the hidden one."""
     try:
         yield
     except OSError as error:
@@ -222,7 +202,7 @@ def overlay(
     return picture
 
 
-def _say(name: str, value: Any) -> str:
+def _as_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in _SHARES:

@@ -1,24 +1,33 @@
-"""Pictures as files, read and written with PyAV."""
+"""Frames between PyAV and arrays, and pictures as files. Needs PyAV: ``pip install lrpca[video]``."""
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lrpca.files.atomic import cannot_write, replacing
-from lrpca.video.codec import Frame, describe_error, has_colour, require_av, to_array
+if TYPE_CHECKING:
+    from av import VideoFormat, VideoFrame
+    from av.video.reformatter import VideoReformatter
 
-PictureKind: TypeAlias = Literal["png", "jpeg"]
+Frame: TypeAlias = NDArray[np.uint8]  # (height, width) grey or (height, width, 3) RGB
+
+# Numbers of the standard (ITU-T H.273), which FFmpeg uses.
+BT709, BT601 = 1, 5  # the colours of high and of standard definition
+LIMITED, FULL = 1, 2  # ranges of brightness: 16 to 235 and 0 to 255
 
 PICTURE_ENDINGS = (".bmp", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-SAVED_ENDINGS: dict[str, PictureKind] = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
 
-# What a picture starts with, and the decoder for it: content is surer than the ending.
-BEGINNINGS = (
+# Pixel formats whose first plane is the brightness, a byte per pixel.
+_PLANAR = frozenset(
+    f"{kind}{sampling}p" for kind in ("yuv", "yuvj", "yuva") for sampling in (410, 411, 420, 422, 440, 444)
+) | {"nv12", "nv16", "nv21", "nv24"}
+# The first bytes of a picture and its decoder: the content is more reliable than the ending.
+_BEGINNINGS = (
     (b"\x89PNG", "png"),
     (b"\xff\xd8\xff", "mjpeg"),
     (b"BM", "bmp"),
@@ -27,21 +36,76 @@ BEGINNINGS = (
     (b"P5", "pgm"),
     (b"P6", "ppm"),
 )
-JPEG_SCAN, JPEG_END = b"\xff\xda", b"\xff\xd9"
+_JPEG_SCAN, _JPEG_END = b"\xff\xda", b"\xff\xd9"
+
+
+def require_av() -> Any:
+    """Return the module ``av``, or raise ImportError with the command that installs it."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("video files need PyAV, which is not installed; pip install lrpca[video]") from error
+    return av
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the cause of an error in one line, without its number and the name of the file."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0].rstrip(".")
+
+
+# --- from PyAV to arrays -------------------------------------------------------------------------------------------
+
+
+def has_colour(pixels: VideoFormat) -> bool:
+    """Tell whether a pixel format has more than brightness and transparency."""
+    return pixels.has_palette or not all(part.is_luma or part.is_alpha for part in pixels.components)
+
+
+def to_array(frame: VideoFrame, *, channels: int, converter: VideoReformatter) -> Frame:
+    """Return a decoded frame as an upright array, grey or RGB; the converter keeps its tables from frame to frame."""
+    if channels == 1:
+        picture = _brightness(frame, converter)
+    else:
+        flat = converter.reformat(frame, format="rgb24")
+        picture = _lines(flat)[: flat.height, : 3 * flat.width].reshape(flat.height, flat.width, 3)
+    # Cameras note by how much they were turned; slanted angles are ignored.
+    return np.rot90(picture, frame.rotation // 90) if frame.rotation % 90 == 0 else picture
+
+
+def _lines(frame: VideoFrame) -> NDArray[np.uint8]:
+    """Return the first plane of a frame, whose lines are longer than the picture is wide."""
+    plane = frame.planes[0]
+    return np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+
+
+def _brightness(frame: VideoFrame, converter: VideoReformatter) -> Frame:
+    """Return the plane of brightness; FFmpeg would convert BT.709 through RGB, in three times the time."""
+    name = frame.format.name
+    if name in _PLANAR and frame.planes[0].line_size % 2 == 0:
+        lines = _lines(frame)
+        if not name.startswith("yuvj") and int(frame.color_range) != FULL:
+            lines = np.take(_full_range_table(), lines.view(np.uint16)).view(np.uint8)
+    else:
+        # FFmpeg's grey belongs to BT.601; from other colours it would go through RGB.
+        colours = None if frame.format.is_rgb else BT601
+        lines = _lines(converter.reformat(frame, format="gray", src_colorspace=colours, dst_colorspace=colours))
+    return lines[: frame.height, : frame.width]
+
+
+@cache
+def _full_range_table() -> NDArray[np.uint16]:
+    """Return the table from the limited range (16 to 235) to the full one, for two neighbouring pixels at once."""
+    single = np.clip(np.floor((np.arange(256) - 16) * (255 / 219) + 0.5), 0, 255).astype(np.uint8)
+    pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    return np.asarray(single[pairs].view(np.uint16), np.uint16)
+
+
+# --- picture files -------------------------------------------------------------------------------------------------
 
 
 def is_picture(file: Path) -> bool:
-    """Tell whether a file is a still picture, by its ending and by its first bytes.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        A file that may be read.
-
-    Returns
-    -------
-    bool
-    """
+    """Tell whether a file is a still picture, by its ending and by its first bytes."""
     if file.suffix.lower() not in PICTURE_ENDINGS:
         return False
     with open(file, "rb") as stream:
@@ -49,21 +113,16 @@ def is_picture(file: Path) -> bool:
 
 
 def _decoder_of(data: bytes) -> str | None:
-    """Return the name of the decoder for a picture, None where there is none."""
+    """Return the name of the decoder for a picture, None if there is none."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    return next((name for beginning, name in BEGINNINGS if data.startswith(beginning)), None)
+    return next((name for beginning, name in _BEGINNINGS if data.startswith(beginning)), None)
 
 
 class PictureDecoder:
-    """Decoder of many pictures, all grey or all in colour.
+    """Decoder of many pictures, all grey or all in colour; with ``grey=None`` as the first one is.
 
     Decoders are kept from picture to picture: opening each file as a video costs ten times as much.
-
-    Parameters
-    ----------
-    grey : bool or None
-        Whether pictures are to be grey; None: as the first one is.
     """
 
     def __init__(self, grey: bool | None) -> None:
@@ -73,24 +132,7 @@ class PictureDecoder:
         self._converter = self._av.video.reformatter.VideoReformatter()
 
     def decode(self, file: Path) -> Frame:
-        """Decode one picture.
-
-        Parameters
-        ----------
-        file : pathlib.Path
-
-        Returns
-        -------
-        ndarray of uint8, (height, width) or (height, width, 3)
-            Turned upright where the camera noted how it was held.
-
-        Raises
-        ------
-        OSError
-            The file may not be read.
-        ValueError
-            It is damaged, or no picture.
-        """
+        """Return one picture, upright."""
         try:
             data = file.read_bytes()
         except OSError as error:
@@ -103,18 +145,18 @@ class PictureDecoder:
         return to_array(frame, channels=self._channels, converter=self._converter)
 
     def _decode(self, file: Path, data: bytes) -> Any:
-        """Return PyAV's frame of a picture, or say what is wrong with the file."""
+        """Return PyAV's frame of a picture, or raise ValueError with what is wrong with the file."""
         name = _decoder_of(data)
         if name is None:
             raise ValueError(f"source={str(file)!r} is not a picture; remove it or write it again")
-        # The decoder fills up a JPEG that was cut off with grey, without a word.
-        whole = name != "mjpeg" or data.rfind(JPEG_END) > data.rfind(JPEG_SCAN)
+        # The decoder fills up a truncated JPEG with grey and reports nothing.
+        whole = name != "mjpeg" or data.rfind(_JPEG_END) > data.rfind(_JPEG_SCAN)
         reason = "it ends too early"
         if name not in self._decoders:
             self._decoders[name] = self._av.CodecContext.create(name, "r")
             self._decoders[name].thread_count = 1  # each picture comes at once, not a few pictures later
         packet = self._av.Packet(data)
-        packet.is_keyframe = True  # or else the PNG decoder adds the picture before
+        packet.is_keyframe = True  # otherwise the PNG decoder adds the picture before
         try:
             frames = self._decoders[name].decode(packet) if whole else []
         except self._av.error.FFmpegError as error:
@@ -124,35 +166,14 @@ class PictureDecoder:
         return frames[0]
 
 
-def encode_picture(frame: Any, kind: PictureKind = "png", *, quality: int = 85) -> bytes:
-    r"""Encode a frame as the content of a picture file.
-
-    Parameters
-    ----------
-    frame : ndarray of uint8 or bool, (height, width) or (height, width, 3)
-        Grey or RGB; True is white.
-    kind : {"png", "jpeg"}
-        PNG keeps every value, JPEG is smaller.
-    quality : int
-        Of a JPEG, from 1 to 100; the files are about as large as other programs make them.
-
-    Returns
-    -------
-    bytes
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lrpca.video.pictures import encode_picture
-    >>> encode_picture(np.zeros((4, 6), np.uint8))[:4]
-    b'\x89PNG'
-    """
+def encode_picture(frame: Any, kind: Literal["png", "jpeg"] = "png", *, quality: int = 85) -> bytes:
+    """Return a frame, uint8 or bool, grey or RGB, as the content of a picture file; quality is that of a JPEG."""
     av = require_av()
     if kind not in ("png", "jpeg"):
         raise ValueError(f"kind={kind!r} is not written; use 'png' or 'jpeg'")
     if not 1 <= quality <= 100:
         raise ValueError(f"quality={quality} is not between 1 and 100; use about 85")
-    picture = to_frame(av, check_frame(frame))
+    picture = to_frame(check_frame(frame))
     if kind == "png":
         encoder = av.CodecContext.create("png", "w")
         # Four times as fast as the default, for a tenth more bytes.
@@ -170,49 +191,11 @@ def encode_picture(frame: Any, kind: PictureKind = "png", *, quality: int = 85) 
     return b"".join(bytes(packet) for packet in (*encoder.encode(picture), *encoder.encode(None)))
 
 
-def save_picture(path: str | os.PathLike[str], frame: Any, *, quality: int = 85) -> None:
-    """Write a frame to a picture file; a file of that name is replaced at once.
-
-    Parameters
-    ----------
-    path : str or path-like
-        Ends in ``.png``, ``.jpg`` or ``.jpeg``. Its folder is made if need be.
-    frame : ndarray of uint8 or bool, (height, width) or (height, width, 3)
-        Grey or RGB.
-    quality : int
-        Of a JPEG, from 1 to 100.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-    ValueError
-        The name ends otherwise.
-    """
-    target = Path(path)
-    if target.suffix.lower() not in SAVED_ENDINGS:
-        raise ValueError(f"path={str(target)!r} does not end in {' or '.join(SAVED_ENDINGS)}; choose one of them")
-    data = encode_picture(frame, SAVED_ENDINGS[target.suffix.lower()], quality=quality)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(target, error) from error
-    with replacing(target) as temporary:
-        temporary.write_bytes(data)
+# --- from arrays to PyAV -------------------------------------------------------------------------------------------
 
 
 def check_frame(frame: Any) -> Frame:
-    """Return a frame as contiguous uint8, or refuse it.
-
-    Parameters
-    ----------
-    frame : ndarray of uint8 or bool, (height, width) or (height, width, 3)
-
-    Returns
-    -------
-    ndarray of uint8, same shape
-        Without a copy where there is nothing to change.
-    """
+    """Return a frame as contiguous uint8, without a copy if nothing changes; raise ValueError for anything else."""
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3) or 0 in array.shape:
         raise ValueError(f"frame has shape {array.shape}; use (height, width) or (height, width, 3)")
@@ -220,22 +203,11 @@ def check_frame(frame: Any) -> Frame:
         return np.where(array, np.uint8(255), np.uint8(0))
     if array.dtype != np.uint8:
         raise ValueError(f"frame has dtype {array.dtype}; use uint8 or bool")
-    # PyAV looks at strides, also along an axis of length 1, where NumPy lets them be anything.
+    # PyAV checks strides, also along an axis of length 1, where NumPy lets them be anything.
     return array.copy() if 1 in array.shape else np.ascontiguousarray(array)
 
 
-def to_frame(av: Any, picture: Frame) -> Any:
-    """Show an array to PyAV as a frame, without a copy.
-
-    Parameters
-    ----------
-    av : module
-        PyAV.
-    picture : ndarray of uint8, (height, width) or (height, width, 3)
-        Contiguous.
-
-    Returns
-    -------
-    av.VideoFrame
-    """
-    return av.VideoFrame.from_numpy_buffer(picture, format="gray" if picture.ndim == 2 else "rgb24")
+def to_frame(picture: Frame) -> VideoFrame:
+    """Return a contiguous array as a frame of PyAV that shares its memory."""
+    frame: VideoFrame = require_av().VideoFrame.from_numpy_buffer(picture, "gray" if picture.ndim == 2 else "rgb24")
+    return frame

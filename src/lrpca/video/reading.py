@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lrpca.video.arrays import open_array, open_iterable
-from lrpca.video.codec import Frame
-from lrpca.video.sources import FASTEST, SLOWEST, BrokenOffError, Source, open_path
+from lrpca.video.pictures import Frame
+from lrpca.video.sources import FASTEST, RATE, SLOWEST, BrokenOffError, Source, open_path
 
 __all__ = ["FrameReader", "open_frames"]
+
+# Brightness of red, green and blue (ITU-R BT.601, as in FFmpeg), in 65536ths.
+_LUMA = (19595, 38470, 7471)
 
 
 def open_frames(source: Any, *, grey: bool | None = None, rate: float | None = None) -> FrameReader:
@@ -35,16 +39,16 @@ def open_frames(source: Any, *, grey: bool | None = None, rate: float | None = N
         - a list or any other iterable of frames (height, width) or (height, width, 1, 3 or 4).
 
         Arrays hold uint8, integers from 0 to 255 or booleans (False is 0, True is 255), in RGB order; a fourth
-        channel is dropped. Floating-point numbers are refused, since nothing says whether white is 1 or 255.
+        channel is dropped. Floating-point numbers raise ValueError, because white may be 1 or 255.
     grey : bool, optional
-        Whether frames are to be grey. By default they are where the source has no colour.
+        Whether to return grey frames. By default, frames are grey if the source has no colour.
     rate : float, optional
-        Frames a second, where you know better than the source; the times of the frames follow it.
+        Frames a second, instead of those of the source; the times of the frames follow it.
 
     Returns
     -------
     FrameReader
-        With the first frame decoded already, so that most bad sources are refused here.
+        The first frame is decoded already, so most unreadable sources raise an error here.
 
     Raises
     ------
@@ -71,23 +75,17 @@ def open_frames(source: Any, *, grey: bool | None = None, rate: float | None = N
     if isinstance(source, str | os.PathLike):
         return FrameReader(open_path(Path(source), grey), rate)
     if hasattr(source, "shape"):
-        return FrameReader(open_array(source, grey), rate)
+        return FrameReader(_open_frames(*_frames_of_array(source), grey), rate)
     if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray | dict):
-        return FrameReader(open_iterable(source, grey), rate)
+        n_frames = len(source) if isinstance(source, Sized) else None
+        return FrameReader(_open_frames(iter(source), n_frames, grey), rate)
     raise ValueError(f"source={type(source).__name__} is not a clip; use a path, an array or a list of frames")
 
 
 class FrameReader:
     """A clip that is read once, from its first frame to its last; see `open_frames`.
 
-    Use it in a ``with`` statement. Loop over it, or fill blocks with `read_into`; both go on where the other left off.
-
-    Parameters
-    ----------
-    source : Source
-        What was opened.
-    rate : float, optional
-        Frames a second, instead of the source's.
+    Use it in a ``with`` statement. Loop over it, or fill blocks with `read_into`; both continue at the same place.
 
     Attributes
     ----------
@@ -96,13 +94,13 @@ class FrameReader:
     height, width, channels : int
         Shape of a frame: (height, width) where channels is 1, (height, width, 3) where it is 3.
     rate : float
-        Frames a second, in the mean; 25 where unknown.
+        Mean number of frames a second; 25 if unknown.
     n_frames : int or None
-        How many frames the source announces, which may be wrong; None where it does not.
+        Number of frames that the source announces, which may be wrong; None if it announces none.
     times : list of float
         Seconds from the first frame to each of those delivered so far.
     problem : str or None
-        Why the source broke off before its end, or what of it was left out. The frames delivered are valid.
+        Why the source ended too early, or what was left out. The delivered frames are valid.
     """
 
     def __init__(self, source: Source, rate: float | None = None) -> None:
@@ -151,7 +149,7 @@ class FrameReader:
         return len(block)
 
     def close(self) -> None:
-        """Let go of the file; nothing can be read afterwards."""
+        """Close the file; nothing can be read afterwards."""
         self._closed = True
         self._frames = iter(())
         self._close()
@@ -179,12 +177,82 @@ class FrameReader:
         return frame
 
     def _note(self, time: float | None) -> None:
-        """Note the time of a frame; where it is unknown or goes backwards, one step on from the last."""
+        """Store the time of a frame; if it is unknown or goes backwards, one step after the last."""
         index = len(self.times)
-        if time is None or not self._keeps_time:
-            follows = index / self.rate
-        else:
-            follows = time
+        follows = index / self.rate if time is None or not self._keeps_time else time
         if index and follows <= self.times[-1]:
             follows = self.times[-1] + 1 / self.rate
         self.times.append(follows)
+
+
+def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
+    """Return the frames of an array, a memory map, an HDF5 dataset or a tensor, and their number."""
+    shape = tuple(source.shape)
+    if len(shape) == 3 and shape[2] in (3, 4):
+        raise ValueError(f"source has shape {shape}, which is one frame in colour; use source[None] for a clip of it")
+    if len(shape) not in (3, 4):
+        raise ValueError(f"source has shape {shape}; use (frames, height, width) or (frames, height, width, 3)")
+    return (source[index] for index in range(shape[0])), shape[0]
+
+
+def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> Source:
+    """Check the first frame, and convert each frame when it is read."""
+    nothing = object()
+    first = next(frames, nothing)
+    if first is nothing:
+        raise ValueError("source has no frames; give at least one")
+    start = _check_frame(first, 0)
+    channels = 1 if (start.ndim == 2 if grey is None else grey) else 3
+
+    def convert() -> Iterator[tuple[float | None, Frame]]:
+        for index, frame in enumerate(chain([first], frames)):
+            picture = _check_frame(frame, index)
+            if picture.shape != start.shape:
+                raise ValueError(
+                    f"source has frames of several shapes: frame {index} has {picture.shape} where the first has "
+                    f"{start.shape}; give frames of one shape"
+                )
+            yield None, _with_channels(_to_uint8(picture, index), channels)
+
+    _to_uint8(start, 0)  # a wrong dtype raises an error at once
+    return Source("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert())
+
+
+def _check_frame(frame: Any, index: int) -> NDArray[Any]:
+    """Return a frame as an array (height, width) or (height, width, 3), without transparency."""
+    picture = np.asarray(frame)
+    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] not in (1, 3, 4)) or 0 in picture.shape:
+        found = f"shape {picture.shape}" if picture.dtype.kind in "biuf" else f"type {type(frame).__name__}"
+        raise ValueError(f"source has a frame {index} of {found}; use (height, width) or (height, width, 3)")
+    if picture.ndim == 2:
+        return picture
+    return picture[:, :, 0] if picture.shape[2] == 1 else picture[:, :, :3]
+
+
+def _to_uint8(picture: NDArray[Any], index: int) -> Frame:
+    """Return a frame as uint8: False and True as black and white, integers as they are, nothing else."""
+    if picture.dtype == np.uint8:
+        return picture
+    if picture.dtype == np.bool_:
+        return np.where(picture, np.uint8(255), np.uint8(0))
+    if picture.dtype.kind not in "iu":
+        raise ValueError(
+            f"source has dtype {picture.dtype}; scale it to 0 ... 255 and convert it with .astype(numpy.uint8)"
+        )
+    low, high = int(picture.min()), int(picture.max())
+    if low < 0 or high > 255:
+        raise ValueError(
+            f"source has values from {low} to {high} in frame {index}; scale it to 0 ... 255 and convert it with "
+            ".astype(numpy.uint8)"
+        )
+    return picture.astype(np.uint8)
+
+
+def _with_channels(picture: Frame, channels: int) -> Frame:
+    """Make a frame grey or coloured."""
+    if channels == 3:
+        return picture if picture.ndim == 3 else np.broadcast_to(picture[:, :, None], (*picture.shape, 3))
+    if picture.ndim == 2:
+        return picture
+    bright = sum(np.multiply(picture[:, :, k], _LUMA[k], dtype=np.uint32) for k in range(3))
+    return np.asarray((bright + 32768) >> 16, np.uint8)

@@ -1,15 +1,19 @@
-"""What `separate` and `Separator` are asked for, checked."""
+"""The settings of `separate` and `Separator`, checked."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lrpca.video.reading import open_frames
+from lrpca.video.resolution import Resolution
 
 MOST_COMPONENTS = 10
 
@@ -22,40 +26,54 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_rank(rank: Any) -> int:
-    """Return the rank; refuse what is none."""
-    if not _is_whole(rank) or not 1 <= rank <= MOST_COMPONENTS:
-        raise ValueError(f"rank={rank!r} is not a whole number from 1 to {MOST_COMPONENTS}; 2 suits most scenes")
-    return int(rank)
+@dataclass(frozen=True)
+class Request:
+    """Settings of `separate` and `Separator`. Wrong ones raise ValueError, those that depend on the frames later."""
 
+    rank: int = 2
+    sensitivity: float = 1.0
+    clean: bool = True
+    downscale: int | None = None  # side of the squares that are averaged; None: as the size of the frames demands
+    roi: Any = None
+    ignore: Any = None
+    window: int | None = None  # frames; None: as many as fit into memory
 
-def check_sensitivity(sensitivity: Any) -> float:
-    """Return the sensitivity; refuse what is none."""
-    if not _is_real(sensitivity) or not 0.1 <= sensitivity <= 10:
-        raise ValueError(
-            f"sensitivity={sensitivity!r} is not a number from 0.1 to 10; 1 is the default, more marks more"
-        )
-    return float(sensitivity)
+    def __post_init__(self) -> None:
+        if not _is_whole(self.rank) or not 1 <= self.rank <= MOST_COMPONENTS:
+            raise ValueError(
+                f"rank={self.rank!r} is not a whole number from 1 to {MOST_COMPONENTS}; 2 suits most scenes"
+            )
+        if not _is_real(self.sensitivity) or not 0.1 <= self.sensitivity <= 10:
+            raise ValueError(
+                f"sensitivity={self.sensitivity!r} is not a number from 0.1 to 10; 1 is the default, more marks more"
+            )
+        if self.downscale is not None and (not _is_whole(self.downscale) or self.downscale < 1):
+            raise ValueError(f"downscale={self.downscale!r} is not a whole number from 1; 2 halves width and height")
+        if self.window is not None and (not _is_whole(self.window) or self.window < 2):
+            raise ValueError(
+                f"window={self.window!r} is not a whole number of frames from 2; leave it out to fit the memory"
+            )
 
+    def resolution(self, height: int, width: int) -> Resolution:
+        """Return the resolution of the solution for frames of this size."""
+        if self.downscale is not None and self.downscale > min(height, width):
+            raise ValueError(
+                f"downscale={self.downscale} leaves nothing of frames of {width}x{height}; use a smaller one"
+            )
+        return Resolution.choose(height, width, self.downscale)
 
-def check_downscale(downscale: Any, height: int, width: int) -> int | None:
-    """Return the side of averaged squares; None leaves the choice."""
-    if downscale is None:
-        return None
-    if not _is_whole(downscale) or downscale < 1:
-        raise ValueError(f"downscale={downscale!r} is not a whole number from 1; 2 halves width and height")
-    if downscale > min(height, width):
-        raise ValueError(f"downscale={downscale} leaves nothing of frames of {width}x{height}; use a smaller one")
-    return int(downscale)
-
-
-def check_window(window: Any) -> int | None:
-    """Return the frames of a window; None leaves the choice."""
-    if window is None:
-        return None
-    if not _is_whole(window) or window < 2:
-        raise ValueError(f"window={window!r} is not a whole number of frames from 2; leave it out to fit the memory")
-    return int(window)
+    def region(self, height: int, width: int) -> NDArray[np.bool_] | None:  # (height, width)
+        """Return where objects are marked, or None for everywhere."""
+        if self.roi is None and self.ignore is None:
+            return None
+        region = np.ones((height, width), bool)
+        if self.roi is not None:
+            region &= _region("roi", self.roi, height, width)
+        if self.ignore is not None:
+            region &= ~_region("ignore", self.ignore, height, width)
+        if not region.any():
+            raise ValueError("roi and ignore leave no pixel to look at; make the one larger or the other smaller")
+        return region
 
 
 def check_learning_rate(rate: Any) -> float | None:
@@ -67,27 +85,8 @@ def check_learning_rate(rate: Any) -> float | None:
     return None if rate < 0 else float(rate)
 
 
-def read_regions(
-    roi: Any,
-    ignore: Any,
-    height: int,
-    width: int,
-) -> NDArray[np.bool_] | None:  # (height, width)
-    """Return where objects are looked for, or None for everywhere."""
-    if roi is None and ignore is None:
-        return None
-    looked_at = np.ones((height, width), bool)
-    if roi is not None:
-        looked_at &= _region("roi", roi, height, width)
-    if ignore is not None:
-        looked_at &= ~_region("ignore", ignore, height, width)
-    if not looked_at.any():
-        raise ValueError("roi and ignore leave no pixel to look at; make the one larger or the other smaller")
-    return looked_at
-
-
 def _region(name: str, region: Any, height: int, width: int) -> NDArray[np.bool_]:
-    """Return a region given as a box, an array, or the path of a picture (what is bright)."""
+    """Return a region given as a box, an array, or the path of a picture (its bright pixels)."""
     if isinstance(region, str | os.PathLike):
         mask = _read_mask(name, Path(region))
     elif isinstance(region, tuple | list) and len(region) == 4 and all(isinstance(k, numbers.Integral) for k in region):
@@ -119,8 +118,6 @@ def _region(name: str, region: Any, height: int, width: int) -> NDArray[np.bool_
 
 def _read_mask(name: str, path: Path) -> NDArray[np.bool_]:
     """Return where a picture is bright."""
-    from lrpca.video.reading import open_frames
-
     try:
         with open_frames(path, grey=True) as reader:
             picture = next(iter(reader))

@@ -10,75 +10,47 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca.video.codec import Frame, describe_error, has_colour, require_av, to_array
-from lrpca.video.pictures import PICTURE_ENDINGS, PictureDecoder, is_picture
+from lrpca.video.pictures import (
+    PICTURE_ENDINGS,
+    Frame,
+    PictureDecoder,
+    describe_error,
+    has_colour,
+    is_picture,
+    require_av,
+    to_array,
+)
 
 if TYPE_CHECKING:
     from av import VideoFrame
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-RATE = 25.0  # frames a second where nothing tells
+RATE = 25.0  # frames a second if the source does not say
 COVER = 0x400  # FFmpeg's mark of a picture that belongs to a song
-SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is a mistake of the file
+SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is an error in the file
 
 
 class BrokenOffError(Exception):
-    """A source ended before its end; the frames before are valid."""
+    """A source ends too early; the frames before are valid."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A clip that is open.
-
-    Attributes
-    ----------
-    name : str
-        What to call it in a title.
-    height, width, channels : int
-        The shape of a frame; channels is 1 or 3.
-    rate : float
-        Frames a second.
-    n_frames : int or None
-        How many frames the source announces.
-    frames : iterator of (float or None, ndarray of uint8)
-        Each frame with its time in seconds, where known. The array is valid until the next one.
-        Raises `BrokenOffError` where the source breaks off.
-    close : callable
-        Lets go of the file.
-    """
+    """An open clip."""
 
     name: str
     height: int
     width: int
-    channels: int
-    rate: float
-    n_frames: int | None
-    frames: Iterator[tuple[float | None, Frame]]
-    close: Callable[[], None]
+    channels: int  # 1 or 3
+    rate: float  # frames a second
+    n_frames: int | None  # as the source announces it
+    frames: Iterator[tuple[float | None, Frame]]  # time in seconds, if known, and frame, valid until the next one
+    close: Callable[[], object] = lambda: None
 
 
 def open_path(path: Path, grey: bool | None) -> Source:
-    """Open a video file, a folder of pictures, or a picture.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    grey : bool or None
-        Whether frames are to be grey; None: where the source has no colour.
-
-    Returns
-    -------
-    Source
-        With its first frame decoded already.
-
-    Raises
-    ------
-    OSError
-        The path does not exist or may not be read.
-    ValueError
-        There is no frame in it.
-    """
+    """Open a video file, a folder of pictures, or a picture, and decode the first frame."""
     if not path.exists():
         raise FileNotFoundError(f"source={str(path)!r} does not exist; check the name and the folder")
     if not os.access(path, os.R_OK):
@@ -127,11 +99,11 @@ def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> Source:
             yield None, picture
 
     channels = 1 if first.ndim == 2 else 3
-    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode(), do_nothing)
+    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode())
 
 
 def _open_video(path: Path, grey: bool | None) -> Source:
-    """Open a video file and decode its first frame, which tells more truly than the header what comes."""
+    """Open a video file and decode its first frame, which is more reliable than the header."""
     av = require_av()
     container = _open_container(av, path)
     try:
@@ -171,7 +143,7 @@ def _open_video(path: Path, grey: bool | None) -> Source:
 
 
 def _open_container(av: Any, path: Path) -> InputContainer:
-    """Open a file with PyAV, or say why not."""
+    """Open a file with PyAV, or raise an error that says why it cannot be read."""
     try:
         # An absolute path is never taken for a protocol ("a:b.mp4"); titles may be in any encoding.
         container: InputContainer = av.open(os.path.abspath(path), metadata_errors="replace")
@@ -185,7 +157,7 @@ def _open_container(av: Any, path: Path) -> InputContainer:
 
 
 def _video_stream(container: InputContainer, path: Path) -> VideoStream:
-    """Return the first stream of moving pictures; the cover of a song is none, nor is text as FFmpeg draws it."""
+    """Return the first stream of moving pictures, which excludes covers of songs and text drawn by FFmpeg."""
     streams = [stream for stream in container.streams.video if not int(stream.disposition) & COVER]
     if not streams or container.format.name == "tty":
         held = "only audio" if container.streams.audio else "no video stream"
@@ -196,7 +168,7 @@ def _video_stream(container: InputContainer, path: Path) -> VideoStream:
 
 
 def _rate(stream: VideoStream) -> float:
-    """Return the frames a second of a stream, in the mean."""
+    """Return the mean number of frames a second of a stream."""
     for rate in (stream.average_rate, stream.guessed_rate):
         if rate is not None and SLOWEST <= rate <= FASTEST:
             return float(rate)
@@ -204,7 +176,7 @@ def _rate(stream: VideoStream) -> float:
 
 
 def _duration(container: InputContainer, stream: VideoStream) -> float | None:
-    """Return how many seconds a stream says it lasts; the whole file's length only counts for a sole stream."""
+    """Return how many seconds a stream says it lasts; the length of the file counts only for a single stream."""
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
     if container.duration is not None and len(container.streams) == 1:
@@ -213,7 +185,7 @@ def _duration(container: InputContainer, stream: VideoStream) -> float | None:
 
 
 def _announced(container: InputContainer, stream: VideoStream, rate: float) -> int | None:
-    """Return how many frames are to be expected: as the file counts them, or from its length."""
+    """Return the expected number of frames: the count in the file, or one from its length."""
     seconds = _duration(container, stream)
     if seconds is None and container.duration is not None:
         seconds = container.duration / 1e6
@@ -221,7 +193,7 @@ def _announced(container: InputContainer, stream: VideoStream, rate: float) -> i
 
 
 def _decode(container: InputContainer, stream: VideoStream, rate: float) -> Iterator[VideoFrame]:
-    """Decode frame by frame, past what is damaged, and complain at the end."""
+    """Decode frame by frame, skip what is damaged, and report it at the end."""
     n_packets = n_frames = n_damaged = 0
     end = 0.0
     packets = container.demux(stream)
@@ -245,12 +217,12 @@ def _decode(container: InputContainer, stream: VideoStream, rate: float) -> Iter
     if _is_cut(container, stream, n_packets, end, rate):
         expected = _announced(container, stream, rate)
         raise BrokenOffError(f"it breaks off after {n_frames} of {expected} frames; copy the file again for the rest")
-    if n_damaged:  # where several threads decode, not each of the last ones is told
+    if n_damaged:  # with several decoding threads, not all of the last ones are reported
         raise BrokenOffError(f"at least {n_damaged} of {n_packets} packets are damaged; their frames are left out")
 
 
 def _is_cut(container: InputContainer, stream: VideoStream, n_packets: int, end: float, rate: float) -> bool:
-    """Tell whether clearly less came than the header says, whose counts and lengths are often a little off."""
+    """Tell whether clearly less came than the header says; its counts and lengths are often slightly wrong."""
     seconds = _duration(container, stream)
     if stream.frames:
         expected: float = stream.frames
@@ -262,9 +234,5 @@ def _is_cut(container: InputContainer, stream: VideoStream, n_packets: int, end:
 
 
 def _size(picture: Frame) -> str:
-    """Write the size of a picture the usual way, width first."""
+    """Return the size of a picture as text, width first."""
     return f"{picture.shape[1]}x{picture.shape[0]}"
-
-
-def do_nothing() -> None:
-    """Do nothing: there is nothing to close."""

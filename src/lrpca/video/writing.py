@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -14,40 +14,87 @@ from typing import Any, Self
 
 import numpy as np
 
-from lrpca.files.atomic import cannot_write, check_folder, exchange, remove, replacing
-from lrpca.video.codec import BT601, Frame, describe_error, require_av
-from lrpca.video.pictures import check_frame, encode_picture, save_picture, to_frame
+from lrpca.files.atomic import cannot_write, check_folder, replacing, replacing_files
+from lrpca.video.pictures import (
+    BT601,
+    BT709,
+    FULL,
+    LIMITED,
+    Frame,
+    check_frame,
+    describe_error,
+    encode_picture,
+    require_av,
+    to_frame,
+)
 from lrpca.video.sources import FASTEST, SLOWEST
 
-__all__ = ["PictureFolder", "VideoFile", "encode_picture", "save_picture"]
+__all__ = ["Encoder", "PictureFolder", "VideoFile", "numbered_pictures"]
 
 VIDEO_ENDINGS = (".mp4", ".m4v", ".mov", ".mkv")
-BT709 = 1  # the colours of high definition, as FFmpeg numbers them
-LIMITED, FULL = 1, 2  # ranges of brightness: 16 to 235 and 0 to 255
 NUMBERED = re.compile(r"\d{6,}\.png")
+
+
+class Encoder:
+    """An H.264 file of frames in the pixel format of the encoder. FFmpeg's errors are raised as OSError."""
+
+    def __init__(
+        self,
+        path: Path,
+        size: tuple[int, int],  # height and width
+        rate: Fraction,
+        options: dict[str, str],  # of x264
+        *,
+        pixels: str = "yuv420p",
+    ) -> None:
+        self._av = require_av()
+        self.path = path
+        faststart = {"movflags": "+faststart"} if path.suffix.lower() != ".mkv" else {}
+        self._container = self._av.open(str(path), "w", options=faststart)
+        codec = "libx264rgb" if pixels == "rgb24" else "libx264"
+        self._stream = self._container.add_stream(codec, rate=rate, options=options)
+        self.context = self._stream.codec_context
+        self.context.height, self.context.width = size
+        self.context.pix_fmt = pixels
+        self.context.time_base = self._time_base = 1 / rate
+        self.context.thread_count = 2  # each thread holds frames of its own
+        self._n_frames = 0
+        self._open = True
+
+    def write(self, frame: Any) -> None:
+        """Encode the next frame, whose time is set here, and write what is finished."""
+        frame.pts, frame.time_base = self._n_frames, self._time_base
+        self._n_frames += 1
+        try:
+            self._container.mux(self._stream.encode(frame))
+        except self._av.error.FFmpegError as error:
+            raise OSError(describe_error(error)) from error
+
+    def close(self) -> None:
+        """Complete the file, once."""
+        if self._open:
+            try:
+                self._container.mux(self._stream.encode(None))
+                self._container.close()
+            except self._av.error.FFmpegError as error:
+                raise OSError(describe_error(error)) from error
+            self._open = False
+
+    def abandon(self) -> None:
+        """Close the file, which may be incomplete."""
+        if self._open:
+            self._open = False
+            try:
+                self._container.close()
+            except (self._av.error.FFmpegError, OSError):
+                pass  # the caller removes it anyway
 
 
 class ClipWriter:
     """What the writers have in common: they take frames in order, and are closed or discarded once.
 
-    In a ``with`` statement the clip is finished at the end, also when an exception ends it: what was written until then
-    stays usable. Where no frame was written there is nothing to keep, and no file appears.
-
-    Parameters
-    ----------
-    path : str or path-like
-        Where the finished clip belongs. Folders above it are made if need be.
-    height, width : int
-        Size of a frame.
-    channels : int
-        1 for grey frames only, 3 for RGB or grey ones.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-        Where the finished clip belongs.
-    n_frames : int
-        How many frames were written.
+    In a ``with`` statement the clip is finished at the end, also after an exception: the frames written until then can
+    be used. If no frame was written, no file appears.
     """
 
     def __init__(self, path: str | os.PathLike[str], height: int, width: int, channels: int) -> None:
@@ -55,10 +102,12 @@ class ClipWriter:
             raise ValueError(f"height={height}, width={width} is no size of a frame; use at least 1 pixel each")
         if channels not in (1, 3):
             raise ValueError(f"channels={channels} is not written; use 1 for grey or 3 for RGB")
+        require_av()
         self.path = Path(path)
         self.n_frames = 0
         self._shape = (height, width)
         self._channels = channels
+        self._place = ExitStack()
         self._done = False
 
     def write(self, frame: Any) -> None:  # (height, width) or (height, width, 3)
@@ -72,7 +121,7 @@ class ClipWriter:
         Raises
         ------
         OSError
-            The disk is full or went away; nothing is left of the clip.
+            The frame cannot be written, for example on a full disk. The unfinished clip is removed.
         """
         if self._done:
             raise ValueError(f"path={str(self.path)!r} is closed; make another writer")
@@ -88,12 +137,12 @@ class ClipWriter:
         self.n_frames += 1
 
     def close(self) -> None:
-        """Finish the clip and put it in its place; calling it again does nothing.
+        """Finish the clip and move it to its place; another call does nothing.
 
         Raises
         ------
         OSError
-            It cannot be written; nothing is left of it.
+            It cannot be written. The unfinished clip is removed.
         """
         if self._done:
             return
@@ -102,31 +151,45 @@ class ClipWriter:
             return
         try:
             self._finish()
-        except OSError as error:
+            self._place.close()
+        except BaseException as error:
             self.discard()
-            raise cannot_write(self.path, error) from error
-        except BaseException:
-            self.discard()
+            if isinstance(error, OSError):
+                raise cannot_write(self.path, error) from error
             raise
         self._done = True
 
     def discard(self) -> None:
-        """Remove what was written; a clip that was there before stays, and so does one that is closed."""
+        """Remove what was written; an earlier clip and a closed one stay."""
         if not self._done:
             self._done = True
             self._abandon()
+            self._release(InterruptedError())
+
+    def _open_place(self, place: AbstractContextManager[Path]) -> Path:
+        """Return a temporary path that `close` moves to its place; make the folder that it is in."""
+        parent = Path(os.path.realpath(self.path)).parent
+        check_folder(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return self._place.enter_context(place)
+
+    def _release(self, error: BaseException) -> None:
+        """Remove the temporary files."""
+        self._place.__exit__(type(error), error, None)
 
     def _add(self, picture: Frame) -> None:
         """Write a frame that has been checked."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """Complete the clip and rename it."""
+        """Complete the temporary files."""
         raise NotImplementedError
 
     def _abandon(self) -> None:
-        """Remove the temporary files."""
-        raise NotImplementedError
+        """Close the temporary files."""
 
     def __enter__(self) -> Self:
         return self
@@ -137,20 +200,19 @@ class ClipWriter:
         try:
             self.close()
         except OSError:
-            if error is None:  # otherwise the first error says more
+            if error is None:  # otherwise the first error is the cause
                 raise
 
 
 class VideoFile(ClipWriter):
-    """A video file in H.264, which browsers and players show; written beside its place and renamed when finished.
+    """A video file in H.264, which browsers and players show; it appears when it is finished.
 
-    Frames of odd height or width are padded by repeating the last row or column: the format wants even ones.
+    The format needs an even height and width, so an odd last row or column is repeated.
 
     Parameters
     ----------
     path : str or path-like
-        Ends in ``.mp4``, ``.m4v``, ``.mov`` or ``.mkv``. A file there is replaced; folders
-        are made if need be.
+        Ends in ``.mp4``, ``.m4v``, ``.mov`` or ``.mkv``. An existing file is replaced; missing folders are made.
     height, width : int
         Size of a frame.
     rate : float
@@ -159,10 +221,13 @@ class VideoFile(ClipWriter):
         1 for grey frames only, 3 for RGB or grey ones.
     lossless : bool
         Keep every value. Such files are large, and some players and browsers do not show them.
-    keyframes : int, optional
-        The most frames from one keyframe to the next; few make seeking smooth and the file larger. By default 250.
-    crf : float
-        Quality (x264's constant rate factor): lower is better and larger; 18 can hardly be told from the original.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Where the finished clip is.
+    n_frames : int
+        Number of frames written.
 
     Examples
     --------
@@ -187,8 +252,6 @@ class VideoFile(ClipWriter):
         *,
         channels: int = 3,
         lossless: bool = False,
-        keyframes: int | None = None,
-        crf: float = 20.0,
     ) -> None:
         super().__init__(path, height, width, channels)
         if not (math.isfinite(rate) and SLOWEST <= rate <= FASTEST):
@@ -197,53 +260,31 @@ class VideoFile(ClipWriter):
             raise ValueError(f"path={str(path)!r} does not end in {' or '.join(VIDEO_ENDINGS)}; use .mp4")
         if self.path.is_dir():
             raise IsADirectoryError(f"path={str(path)!r} is a folder where a file belongs; choose another name")
-        if keyframes is not None and keyframes < 1:
-            raise ValueError(f"keyframes={keyframes} is not a number of frames; use at least 1")
-        self._av = require_av()
-        self._rate = Fraction(rate).limit_denominator(100_000)
         self._lossless = lossless
-        self._converter = self._av.video.reformatter.VideoReformatter()
-        self._place = ExitStack()
-        _make_folder(self.path)
-        self._temporary = self._place.enter_context(replacing(self.path))
+        self._exact_colour = lossless and channels == 3
+        self._converter = require_av().video.reformatter.VideoReformatter()
+        temporary = self._open_place(replacing(self.path))
         try:
-            self._open(keyframes, crf)
+            self._encoder = self._open_encoder(temporary, Fraction(rate).limit_denominator(100_000))
         except BaseException as error:
-            self._place.__exit__(type(error), error, None)
+            self._release(error)
             raise
 
-    def _open(self, keyframes: int | None, crf: float) -> None:
-        """Open the encoder and the file."""
+    def _open_encoder(self, path: Path, rate: Fraction) -> Encoder:
         height, width = self._shape
-        faststart = {"movflags": "+faststart"} if self.path.suffix.lower() != ".mkv" else {}
-        options = {"preset": "superfast"} | ({"qp": "0"} if self._lossless else {"crf": f"{crf:g}"})
-        # Looking a few frames ahead makes files of still scenes two thirds smaller; many frames would cost memory.
+        options = {"preset": "superfast"} | ({"qp": "0"} if self._lossless else {"crf": "20"})
+        # A lookahead of a few frames makes files of still scenes two thirds smaller; many frames would cost memory.
         options["x264-params"] = "mbtree=1:rc-lookahead=5:sync-lookahead=0"
-        if keyframes is not None:
-            options["g"] = str(keyframes)
-        exact_colour = self._lossless and self._channels == 3
-        self._container = self._av.open(str(self._temporary), "w", options=faststart)
-        self._stream = self._container.add_stream(
-            "libx264rgb" if exact_colour else "libx264", rate=self._rate, options=options
-        )
-        context = self._stream.codec_context
-        context.height, context.width = height + height % 2, width + width % 2
-        context.pix_fmt = "rgb24" if exact_colour else "yuv420p"
-        context.time_base = 1 / self._rate
-        context.thread_count = 2  # each thread holds frames of its own
-        if not exact_colour:
+        pixels = "rgb24" if self._exact_colour else "yuv420p"
+        encoder = Encoder(path, (height + height % 2, width + width % 2), rate, options, pixels=pixels)
+        if not self._exact_colour:
+            context = encoder.context
             context.colorspace = context.color_primaries = context.color_trc = BT709
             context.color_range = FULL if self._lossless else LIMITED
+        return encoder
 
     def _add(self, picture: Frame) -> None:
-        """Encode a frame and write what the encoder has finished."""
-        frame = self._converted(picture)
-        frame.pts = self.n_frames
-        frame.time_base = 1 / self._rate
-        try:
-            self._container.mux(self._stream.encode(frame))
-        except self._av.error.FFmpegError as error:
-            raise OSError(describe_error(error)) from error
+        self._encoder.write(self._converted(picture))
 
     def _converted(self, picture: Frame) -> Any:
         """Return a frame of even size in the encoder's pixel format."""
@@ -251,16 +292,14 @@ class VideoFile(ClipWriter):
         if height % 2 or width % 2:
             rest = ((0, height % 2), (0, width % 2), (0, 0))
             picture = np.pad(picture, rest[: picture.ndim], mode="edge")
-        if self._lossless and self._channels == 3:
-            coloured = picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2)
-            return to_frame(self._av, coloured)  # the encoder copies it at once
+        if self._exact_colour:
+            return to_frame(picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2))
         # Grey is the same in all colours; between those of one kind FFmpeg does not go through RGB.
-        colours = BT709 if picture.ndim == 3 else BT601
         frame = self._converter.reformat(
-            to_frame(self._av, picture),
+            to_frame(picture),
             format="yuv420p",
             src_colorspace=None if picture.ndim == 3 else BT601,
-            dst_colorspace=colours,
+            dst_colorspace=BT709 if picture.ndim == 3 else BT601,
             dst_color_range=FULL if self._lossless else LIMITED,
             interpolation="AREA",
         )
@@ -268,21 +307,10 @@ class VideoFile(ClipWriter):
         return frame
 
     def _finish(self) -> None:
-        """Write what the encoder still holds and the index, and rename the file."""
-        try:
-            self._container.mux(self._stream.encode(None))
-            self._container.close()
-        except self._av.error.FFmpegError as error:
-            raise OSError(describe_error(error)) from error
-        self._place.close()
+        self._encoder.close()
 
     def _abandon(self) -> None:
-        """Close and remove the file."""
-        try:
-            self._container.close()
-        except (self._av.error.FFmpegError, OSError):
-            pass  # it is removed anyway
-        self._place.__exit__(InterruptedError, InterruptedError(), None)
+        self._encoder.abandon()
 
 
 class PictureFolder(ClipWriter):
@@ -291,11 +319,11 @@ class PictureFolder(ClipWriter):
     Parameters
     ----------
     path : str or path-like
-        The folder. It is made if need be; in one that exists, numbered pictures are replaced, other files stay.
+        The folder. It is made if necessary; in an existing one, numbered pictures are replaced and other files stay.
     height, width : int
         Size of a frame.
     rate : float, optional
-        Not kept by pictures; taken so that both writers are made alike.
+        Pictures do not store it; it is accepted so that both writers have the same arguments.
     channels : int
         1 for grey frames only, 3 for RGB or grey ones.
     """
@@ -310,52 +338,20 @@ class PictureFolder(ClipWriter):
         channels: int = 3,
     ) -> None:
         super().__init__(path, height, width, channels)
-        require_av()
-        self._target = Path(os.path.realpath(path))
-        _make_folder(self._target)
-        check_folder(self._target)
-        beside = self._target if self._target.is_dir() else self._target.parent
-        self._staging = beside / f".{self._target.name[:40]}.{secrets.token_hex(6)}"
-        try:
-            self._staging.mkdir()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+        check_folder(self.path)
+        self._staging = self._open_place(replacing_files(self.path, numbered_pictures(self.path)))
+
+    def _picture(self, number: int) -> Path:
+        return self._staging / f"{number:06d}.png"
 
     def _add(self, picture: Frame) -> None:
-        """Write one picture."""
-        (self._staging / f"{self.n_frames + 1:06d}.png").write_bytes(encode_picture(picture, "png"))
+        self._picture(self.n_frames + 1).write_bytes(encode_picture(picture))
 
     def _finish(self) -> None:
-        """Let the whole folder appear, or exchange the pictures in the one that is there."""
         # An interrupt may have left half a picture.
-        (self._staging / f"{self.n_frames + 1:06d}.png").unlink(missing_ok=True)
-        if self._staging.parent != self._target:
-            os.replace(self._staging, self._target)
-            return
-        exchange(self._staging, self._target, numbered_pictures(self._target))
-        self._staging.rmdir()
-
-    def _abandon(self) -> None:
-        """Remove the pictures written so far."""
-        remove(self._staging)
+        self._picture(self.n_frames + 1).unlink(missing_ok=True)
 
 
-def numbered_pictures(folder: Path) -> list[str]:
-    """Return the names of the pictures that a `PictureFolder` there would replace.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        It need not exist.
-    """
-    return [file.name for file in folder.glob("*.png") if NUMBERED.fullmatch(file.name)]
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder that a file or a folder is to be in, and check that it takes new files."""
-    parent = Path(os.path.realpath(path)).parent
-    check_folder(parent)
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+def numbered_pictures(folder: Path) -> Iterator[str]:
+    """Yield the names of the pictures that a `PictureFolder` there would replace."""
+    return (file.name for file in folder.glob("*.png") if NUMBERED.fullmatch(file.name))

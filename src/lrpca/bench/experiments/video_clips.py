@@ -87,7 +87,7 @@ def there_and_back(k: int, count: int) -> int:
 
 
 def _scaled(reader: Any, clip: Clip) -> Iterator[Frames]:
-    av = lrpca.video.codec.require_av()
+    av = lrpca.video.pictures.require_av()
     rows, columns = _middle(reader.height, reader.width, clip)
     for frame in reader:
         cut = np.ascontiguousarray(frame[rows, columns])
