@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.ndimage import maximum_filter
 
 from lrpca import datasets
 from lrpca.datasets import street
@@ -17,7 +18,7 @@ def test_types_and_shapes(scene):
 
 
 def test_frames_are_background_plus_noise_where_nothing_passes(scene):
-    clear = ~_grown(scene.foreground, 5)  # away from figures, their soft edges and contact shadows
+    clear = ~maximum_filter(scene.foreground, (1, 11, 11))  # away from figures, their soft edges and contact shadows
     noise = scene.frames.astype(np.float32)[clear] - scene.background[clear]
     expected = np.sqrt(datasets.NOISE_LEVEL**2 + 1 / 12)  # sensor noise and rounding to whole grey levels
     assert abs(noise.mean()) < 0.02
@@ -55,18 +56,6 @@ def test_only_the_tree_moves_in_the_background():
     assert moving.any()
     assert columns.min() >= street.TREE_LEFT and columns.max() < street.TREE_LEFT + street.TREE_WIDTH
     assert rows.max() < street.TREE_TOP + street.TREE_HEIGHT
-
-
-def test_every_actor_shows_up_and_moves_at_its_own_pace():
-    actors = (*street.FAR_FIGURES, *street.NEAR_ACTORS)
-    assert len(actors) >= 12
-    assert len({actor.size for actor in actors}) > 8
-    for actor in actors:
-        places = [actor.position(frame, 240.0)[0] for frame in range(300)]
-        inside = np.array([0 < place < 240 for place in places])
-        assert inside.sum() >= 30
-        steps = np.diff(places)[inside[:-1] & inside[1:]]
-        assert np.allclose(steps, actor.speed, atol=1e-9)
 
 
 def test_the_tree_hides_figures_behind_it():
@@ -114,14 +103,3 @@ def test_bad_sizes_are_refused_by_name(bad):
     (name, value) = next(iter(bad.items()))
     with pytest.raises(ValueError, match=f"^{name}={value!r} "):
         datasets.street_scene(**bad)
-
-
-def _grown(mask, steps):
-    for _ in range(steps):
-        wider = mask.copy()
-        wider[:, 1:] |= mask[:, :-1]
-        wider[:, :-1] |= mask[:, 1:]
-        wider[:, :, 1:] |= mask[:, :, :-1]
-        wider[:, :, :-1] |= mask[:, :, 1:]
-        mask = wider
-    return mask

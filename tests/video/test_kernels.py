@@ -78,13 +78,6 @@ def test_tidying_drops_small_objects_and_fills_small_holes(shape, density, small
     assert np.array_equal(mask, expected)
 
 
-def test_a_hole_that_reaches_the_border_is_no_hole():
-    mask = np.ones((9, 9), np.uint8)
-    mask[4, 4] = mask[0, 4] = 0
-    binary.tidy(mask, np.ones(mask.shape, np.float32), 1.0, 5)
-    assert mask[4, 4] == 1 and mask[0, 4] == 0
-
-
 def test_a_spiral_is_one_component():
     # Its arms are joined only at the very end: many runs have been given numbers of their own before.
     n = 31
@@ -115,12 +108,6 @@ def test_squares_are_averaged_over_what_is_there(shape, side):
         for j in range(out.shape[1]):
             square = picture[i * side : i * side + side, j * side : j * side + side]
             assert np.array_equal(out[i, j], np.floor(square.mean(axis=(0, 1)) + 0.5))
-
-
-def test_averages_of_white_are_white():
-    out = np.zeros((1, 1, 1), np.uint8)
-    scene.average_squares(np.full((300, 300, 1), 255, np.uint8), 300, out)
-    assert out[0, 0, 0] == 255
 
 
 # --- medians, fits, light ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from lrpca.video.preview import (  # noqa: E402
     MOMENTS,
     OUTLINE,
     SPAN,
+    Moment,
     Preview,
     PreviewContents,
     outline,
@@ -108,19 +109,6 @@ def test_of_a_long_clip_every_step_th_frame_is_kept(tmp_path, monkeypatch, annou
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keyframes_do_not_pile_up_when_a_clip_is_encoded_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(preview_module, "MAX_FRAMES", 64)
-    monkeypatch.setattr(preview_module, "EARLY_FRAMES", 48)
-    preview = Preview(HEIGHT, WIDTH, RATE, None, tmp_path)
-    for index in range(240):
-        preview.add(index, *views(0), 0.0)
-    contents = preview.finish()
-    with av.open(io.BytesIO(contents.video)) as container:
-        keys = [packet.is_keyframe for packet in container.demux(video=0) if packet.size]
-    assert contents.step == 4
-    assert np.flatnonzero(keys).tolist() == [0, KEYFRAMES, 2 * KEYFRAMES]
-
-
 def test_tiny_frames_are_enlarged_without_blur(tmp_path):
     preview = Preview(2, 2, RATE, 1, tmp_path)
     frame = np.array([[40, 220], [220, 40]], np.uint8)
@@ -178,18 +166,6 @@ def test_colours_survive(tmp_path):
     assert mask[EDGE:-EDGE, EDGE:-EDGE].max() <= 2
 
 
-def test_large_frames_are_averaged_not_sampled(tmp_path, monkeypatch):
-    monkeypatch.setattr(preview_module, "LARGE_TILE", (60, 80))
-    checks = np.indices((240, 320)).sum(axis=0) % 2 * np.uint8(200)  # sampling would show 0 or 200
-    preview = Preview(240, 320, RATE, 1, tmp_path)
-    preview.add(0, checks.astype(np.uint8), checks.astype(np.uint8), checks.astype(np.uint8), checks > 0, 0.5)
-    contents = preview.finish()
-    assert (contents.height, contents.width) == (60, 80)
-    means = [tile[5:-5, 5:-5].astype(int) for tile in tiles(pictures(contents.video)[0])]
-    levels = (100, 100, 100, 127)
-    assert all(np.abs(mean - level).max() <= 4 for mean, level in zip(means, levels, strict=True))
-
-
 @pytest.mark.parametrize(
     ("shape", "tile"),
     [
@@ -213,20 +189,12 @@ def test_tiles_are_even_and_keep_their_proportions(tmp_path, shape, tile):
     assert levels == pytest.approx([90, 90, 90, 255], abs=3)
 
 
-@pytest.mark.parametrize(("kind", "value"), [(bool, 1), (np.uint8, 1), (np.uint8, 255), (np.int64, -7)])
-def test_a_mask_is_whatever_is_not_zero(tmp_path, kind, value):
-    preview = Preview(HEIGHT, WIDTH, RATE, 1, tmp_path)
-    grey, _, _, mask = views(70)
-    preview.add(0, grey, grey, grey, mask.astype(kind) * kind(value), 0.5)
-    assert shown(pictures(preview.finish().video)[0]) == expected(70)
-
-
-def test_views_may_be_read_only_and_strided(tmp_path):
+def test_views_may_be_read_only_and_strided_and_a_mask_whatever_is_not_zero(tmp_path):
     preview = Preview(HEIGHT, WIDTH, RATE, 2, tmp_path)
     frozen, *_, mask = views(5)
     frozen.setflags(write=False)
     strided = np.repeat(frozen, 2, axis=1)[:, ::2]
-    preview.add(0, frozen, strided, np.asfortranarray(frozen), mask, 0.5)
+    preview.add(0, frozen, strided, np.asfortranarray(frozen), -7 * mask.astype(np.int64), 0.5)
     assert shown(pictures(preview.finish().video)[0]) == expected(5)
 
 
@@ -329,24 +297,19 @@ def test_page_is_self_contained_and_escaped(report):
     assert "broke off &lt;here&gt;" in html and "<dt>&lt;b&gt;</dt>" in html
     assert not re.search(r"https?://", html)
     assert "{{" not in html
+    video = re.search(r'id="video-data">([^<]*)<', html)[1]
+    assert base64.b64decode(video, validate=True) == report.preview.video
 
 
-def test_page_stays_below_its_limit():
-    area = np.random.default_rng(0).random(200_000)
-    video = bytes(preview_module.MAX_BYTES)
-    moments = [preview_module.Moment(k, 0.5, bytes(60_000)) for k in range(MOMENTS)]
-    contents = PreviewContents(video, 12.5, 360, 640, 64, list(range(0, 200_000, 64)), moments)
-    html = render_page(Report("Long", 200_000, 25.0, area, [], [], contents))
-    assert len(html.encode()) <= 20_000_000
-    assert "The preview holds every 64th frame." in html
-    assert "2:13:20.0" in html  # 200000 frames at 25 a second
-
-
-def test_chart_keeps_the_peaks_of_a_long_clip():
+def test_page_of_a_long_clip_is_bounded_and_keeps_its_peaks():
     area = np.zeros(50_000)
     area[31_234] = 0.4
-    contents = PreviewContents(b"video", 12.5, 360, 640, 32, list(range(0, 50_000, 32)))
+    moments = [Moment(k, 0.5, bytes(60_000)) for k in range(MOMENTS)]
+    video = bytes(preview_module.MAX_BYTES)
+    contents = PreviewContents(video, 12.5, 360, 640, 32, list(range(0, 50_000, 32)), moments)
     html = render_page(Report("Peak", 50_000, 25.0, area, [], [], contents))
+    assert len(html.encode()) <= 20_000_000
+    assert "The preview holds every 32th frame." in html and "33:20.0" in html  # 50000 frames at 25 a second
     line = re.search(r'class="line" d="M([^"]*)"', html)[1]
     points = np.array([[float(number) for number in point.split(",")] for point in line.split("L")])
     assert len(points) <= 800
@@ -662,8 +625,3 @@ def test_nothing_that_slipped_into_the_page_can_run(browser, page, tmp_path):
     browser.open(path)
     browser.until("video.readyState >= 2")
     assert browser.run("document.title") == "Clip <1> & more"
-
-
-def test_the_embedded_video_is_the_preview(report):
-    text = re.search(r'id="video-data">([^<]*)<', render_page(report))[1]
-    assert base64.b64decode(text, validate=True) == report.preview.video

@@ -23,10 +23,9 @@ class StreetScene:
     frames : ndarray of uint8, shape (n_frames, height, width)
         What the camera records: background, figures and cars, their faint contact shadows, sensor noise.
     background : ndarray of float32, shape (n_frames, height, width)
-        What an ideal camera would record of the empty street at that moment: houses, road and tree in the
-        light of that frame, without noise. The waving tree is background, as it stands in that frame.
+        The empty street without noise, in the light of that frame. The waving tree is background.
     foreground : ndarray of bool, shape (n_frames, height, width)
-        True where figures or cars cover more than half of the pixel. Shadows do not count, the tree neither.
+        True where figures or cars cover more than half of the pixel. Shadows and the tree do not count.
     """
 
     frames: NDArray[np.uint8]
@@ -37,25 +36,20 @@ class StreetScene:
 def street_scene(n_frames: int = 300, height: int = 160, width: int = 240, random_state: int | None = 0) -> StreetScene:
     """Render a street with walking figures and cars in front of a fixed camera.
 
-    The background is a textured street in slowly changing light with a tree that waves in the wind; a dozen
-    figures and cars of different size, speed and contrast pass before it and cover about a twentieth of the
-    picture. With one frame per row, the true background is a matrix of nearly low rank: two components carry
-    the light, a few weak ones the tree.
+    The background is a textured street in slowly changing light, with a tree that waves in the wind. A dozen figures
+    and cars of different size, speed and contrast cover about a twentieth of the picture. With one frame per row, the
+    true background has nearly low rank: two components describe the light, a few weak ones the tree.
 
     Parameters
     ----------
-    n_frames : int
-        Number of frames.
-    height, width : int
-        Size of a frame in pixels, at least 32 each. The height sets the scale, the width how much one sees.
+    n_frames, height, width : int
+        Number and size of the frames, at least 32 x 32 pixels. The height sets the scale.
     random_state : int or None
-        Seed of houses, textures and noise: the same seed gives the same clip, None a new one each time. The
-        traffic is always the same.
+        Seed of houses, textures and noise; None gives a new clip each time. The traffic is always the same.
 
     Returns
     -------
     StreetScene
-        Frames, true background and true foreground.
 
     Examples
     --------

@@ -24,16 +24,12 @@ FACADE_FOOT, FAR_KERB, NEAR_KERB = 92.0, 106.0, 144.0
 TREE_LEFT, TREE_TOP, TREE_WIDTH, TREE_HEIGHT = 166.0, 4.0, 66.0, 104.0
 
 
-# ---------------------------------------------------------------------------------------- shapes and painting
-
-
 def capsule(x: Float, y: Float, a: Point, b: Point, radius: float) -> Float:
     """Return the distance to a thick line from a to b; a disc when a is b."""
     dx, dy = b[0] - a[0], b[1] - a[1]
     length2 = dx * dx + dy * dy
     along = np.clip(((x - a[0]) * dx + (y - a[1]) * dy) / length2, 0, 1) if length2 > 0 else 0.0
-    distance: Float = np.hypot(x - a[0] - along * dx, y - a[1] - along * dy) - radius
-    return distance
+    return np.asarray(np.hypot(x - a[0] - along * dx, y - a[1] - along * dy) - radius)
 
 
 def box(x: Float, y: Float, left: float, top: float, right: float, bottom: float, corner: float = 0.0) -> Float:
@@ -41,8 +37,7 @@ def box(x: Float, y: Float, left: float, top: float, right: float, bottom: float
     dx = np.abs(x - (left + right) / 2) - (right - left) / 2 + corner
     dy = np.abs(y - (top + bottom) / 2) - (bottom - top) / 2 + corner
     inside = np.minimum(np.maximum(dx, dy), 0)
-    distance: Float = np.hypot(np.maximum(dx, 0), np.maximum(dy, 0)) + inside - corner
-    return distance
+    return np.asarray(np.hypot(np.maximum(dx, 0), np.maximum(dy, 0)) + inside - corner)
 
 
 def polygon(x: Float, y: Float, corners: list[Point]) -> Float:
@@ -51,8 +46,7 @@ def polygon(x: Float, y: Float, corners: list[Point]) -> Float:
         ((y1 - y0) * (x - x0) - (x1 - x0) * (y - y0)) / hypot(x1 - x0, y1 - y0)
         for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True)
     ]
-    distance: Float = np.maximum.reduce(sides)
-    return distance
+    return np.asarray(np.maximum.reduce(sides))
 
 
 def paint(image: Float, cover: Float | None, parts: Iterable[Part], scale: float) -> None:
@@ -84,12 +78,9 @@ def mottle(rng: np.random.Generator, shape: tuple[int, int], cell: Point) -> Flo
     return texture
 
 
-# ------------------------------------------------------------------------------------------------- the actors
-
-
 @dataclass(frozen=True)
 class Actor:
-    """One figure or car: it crosses the picture, stays away for a while and comes back."""
+    """One figure or car: it crosses the picture, stays outside for a while and comes back."""
 
     shape: Callable[[Actor, Float, Float, float], Iterator[Part]]
     ground: float  # row on which it stands
@@ -100,7 +91,7 @@ class Actor:
     shades: tuple[float, float, float]  # figure: coat, trousers, head; car: body, glass, and height / length
 
     def position(self, frame: int, extent: float) -> Point:
-        """Return the place of its foot point in a picture `extent` wide, and the way it has gone."""
+        """Return the place of its foot point in a picture `extent` wide, and the distance it has covered."""
         lap = self.lap * extent + 2 * MARGIN
         way = self.start * lap + abs(self.speed) * frame
         along = way % lap - MARGIN
@@ -194,9 +185,6 @@ def draw(actor: Actor, frame: int, image: Float, cover: Float, scale: float) -> 
     paint(patch, cover[top:bottom, left:right], actor.shape(actor, u, v, way), scale)
 
 
-# ------------------------------------------------------------------------------------------------- the street
-
-
 def _windows(
     x: Float, y: Float, left: float, right: float, roof: float, wall: float, rng: np.random.Generator
 ) -> Iterator[Part]:
@@ -267,27 +255,14 @@ def backdrop(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> 
     image += grain * mottle(rng, shape, (scale, 1.4 * scale))
     image += 2.2 * (y > 10) * mottle(rng, shape, (5 * scale, 22 * scale))
     for at in (0.22 * extent, 0.94 * extent):  # street lamps
-        mast = capsule(x, y, (at, 45), (at, FAR_KERB - 2), 0.7)
-        arm, lamp = (
-            capsule(x, y, (at, 45), (at + 7, 47), 0.5),
-            capsule(x, y, (at + 7, 47), (at + 10, 47.4), 1.2),
-        )
+        mast, arm = capsule(x, y, (at, 45), (at, FAR_KERB - 2), 0.7), capsule(x, y, (at, 45), (at + 7, 47), 0.5)
+        lamp = capsule(x, y, (at + 7, 47), (at + 10, 47.4), 1.2)
         paint(image, None, [(mast, 58.0), (arm, 58.0), (lamp, 214.0)], scale)
     return image
 
 
 class Tree:
-    """A tree at the far kerb: grey levels and coverage of a window of the picture, swaying in the wind.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Height and width of the picture in pixels.
-    scale : float
-        Pixels per design unit.
-    rng : numpy.random.Generator
-        Where the leaves are.
-    """
+    """A tree at the far kerb: grey levels and coverage of a window of the picture, swaying in the wind."""
 
     def __init__(self, shape: tuple[int, int], scale: float, rng: np.random.Generator) -> None:
         left = TREE_LEFT * shape[1] / scale / 240
@@ -335,5 +310,4 @@ def light(shape: tuple[int, int], frame: int) -> Float:
     x, y = np.arange(shape[1])[None, :] / shape[1], np.arange(shape[0])[:, None] / shape[0]
     overall = 1 + 0.06 * sin(2 * pi * frame / 520 - 0.6)
     cloud = 0.09 * sin(2 * pi * frame / 340) / (1 + np.exp((0.75 - x - 0.5 * y) / 0.12))
-    factor: Float = (overall - cloud).astype(np.float32)
-    return factor
+    return np.asarray((overall - cloud).astype(np.float32))

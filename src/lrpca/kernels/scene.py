@@ -1,4 +1,4 @@
-"""A scene from samples of its frames, and frames against it: compiled by numba, serial, releasing the GIL.
+"""Learning a scene from samples of its frames, and marking frames: compiled by numba, serial, releasing the GIL.
 
 A picture is a row of N = pixels x channels bytes; where neighbours matter it is (height, width, channels). Under the
 reference light a picture is ``y - R l + R l_ref``, rounded and clipped to bytes again: `relight`. Everything compiled
@@ -310,7 +310,7 @@ def _count_alike(own, others, radius, count):
 
 @_jit
 def _drop_explained_grey(picture, reference, lonely, height, width, radius, quiet, need, reach, mask):
-    """Unmark what quiet neighbours explain, in grey and far from dynamic pixels: by stretches of a row."""
+    """Unmark grey pixels far from dynamic ones that quiet neighbours explain, a stretch of a row at a time."""
     own, ground = picture.reshape(-1), reference.reshape(-1)
     alike = np.empty(width, np.uint8)
     for i in range(height):
@@ -419,7 +419,7 @@ def _strongest_near(strength, mask, height, width, reach, out):
 
 @_jit
 def _drop_halos(picture, reference, strength, limit, place, height, width, weights, halo, mask):
-    """Unmark what is far fainter than a marked pixel near it: blur, ringing, and colours that bled."""
+    """Unmark pixels that are far fainter than a marked one near them: blur, ringing, and spread colours."""
     pixels, colour = height * width, reference.shape[1] == 3
     best, wide = np.empty(pixels, np.float32), np.empty(pixels if colour else 1, np.float32)
     _strongest_near(strength, mask, height, width, int(halo[0]), best)
@@ -458,7 +458,7 @@ def mark_frame(
     picture: Any,  # (pixels, channels) uint8, scratch: the frame under the reference light
     mask: Any,  # (pixels,) uint8, written
 ) -> None:
-    """Mark what is neither near the reference, nor common around the pixel, nor a soft shadow."""
+    """Mark pixels that are neither near the reference, nor common around the pixel, nor halos, nor soft shadows."""
     _relight(frame, change, basis, picture.reshape(-1))
     strength = np.empty(limit.size, np.float32)
     _strengths(picture, reference, weights, strength)
@@ -494,7 +494,7 @@ def average_squares(
     side: int,
     out: Any,  # (ceil(height / side), ceil(width / side), channels) uint8
 ) -> None:
-    """Write the mean over every square, rounded; squares that reach over the edge average what is there."""
+    """Write the rounded mean over every square; a square cut off by the edge averages the pixels it has."""
     height, width, channels = picture.shape
     sums = np.empty((out.shape[1], channels), np.int32)
     for i in range(out.shape[0]):

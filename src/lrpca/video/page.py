@@ -19,11 +19,11 @@ from lrpca.video.preview import PreviewContents
 
 __all__ = ["Report", "render_page"]
 
-VIEWS = ("original", "background", "foreground", "mask")  # as they lie in the preview, row by row
-SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the preview; times its own haste, that of the clip
-# More points cannot be told apart on a screen.
+VIEWS = ("original", "background", "foreground", "mask")  # in the order of the preview, row by row
+SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the preview, relative to its normal speed
+# More points are not visible on a screen.
 POINTS = 800
-# The page opens at the busiest moment after which at least so many seconds of the preview are left to play.
+# The page opens at the busiest moment that leaves at least so many seconds of the preview to play.
 LEAD = 2.0
 
 
@@ -36,7 +36,7 @@ class Report:
     rate: float  # frames per second of the clip
     area: NDArray[np.floating]  # (n_frames,), share of the pixels of each frame that are foreground
     figures: list[tuple[str, str]]  # names and values of the run's figures
-    notes: list[str]  # what the reader should be warned of
+    notes: list[str]  # warnings
     preview: PreviewContents  # the video and the busiest moments
     files: list[str] = field(default_factory=list)  # names of the output files, relative to the page
 
@@ -95,7 +95,7 @@ def _player(report: Report, area: NDArray[np.float64]) -> str:
     top, ticks = _scale(area)
     points, binned = _curve(area, top)
     line = "M" + "L".join(points)
-    haste = preview.rate * preview.step / report.rate
+    speed_up = preview.rate * preview.step / report.rate
     last = max(1, report.n_frames - 1)
     marks = [
         f'<i class="tick" style="bottom:{100 * tick / top:.2f}%"><span>{100 * tick:.3g} %</span></i>' for tick in ticks
@@ -113,7 +113,7 @@ def _player(report: Report, area: NDArray[np.float64]) -> str:
             for number, name in enumerate(VIEWS, 1)
         ),
         speeds="".join(
-            f'<option value="{s}"{" selected" if s == 1 else ""}>{_fraction(s * haste)}×</option>' for s in SPEEDS
+            f'<option value="{s}"{" selected" if s == 1 else ""}>{_fraction(s * speed_up)}×</option>' for s in SPEEDS
         ),
         last=str(len(preview.frame_indices) - 1),
         described=f"Share of foreground over time; on average {_percent(area.mean())}, at most {_percent(area.max())}",
@@ -182,7 +182,7 @@ def _scale(area: NDArray[np.float64]) -> tuple[float, list[float]]:
 
 
 def _curve(area: NDArray[np.float64], top: float) -> tuple[list[str], bool]:
-    """Return the points of the curve in a box of 1000 by 100, and whether one stands for several frames."""
+    """Return the points of the curve in a box of 1000 by 100, and whether a point represents several frames."""
     n = len(area)
     edges = np.unique(np.linspace(0, n, min(n, POINTS) + 1).astype(int))
     height = 100 * (1 - np.maximum.reduceat(area, edges[:-1]) / top)
@@ -231,5 +231,5 @@ def _resource(name: str) -> str:
 
 
 def _fill(template: str, **parts: str) -> str:
-    """Put the parts into a template, in one go: braces inside a part stay as they are."""
+    """Put the parts into a template; braces inside a part stay as they are."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

@@ -1,9 +1,10 @@
-"""Who stands still is no background: which of two lasting looks of a place was there without the visitor.
+"""Stationary objects are no background: which of two lasting appearances of a place is the background.
 
-A robust fit takes the look that lasts longest, so a person who stays for most of the clip melts into the background.
-Here a place that shows two lasting looks is decided as a region: a look seen both before and after the other one is
-the background; else the look whose outline shows no edges (an object has an outline, the ground behind it goes on);
-else the first one, if it lasted. Where the usual look was the first, the last one can win, by its outline alone.
+A robust fit takes the appearance that lasts longest, so a person who stays for most of the clip becomes background.
+Here a place with two lasting appearances is decided as a region. An appearance that is seen both before and after the
+other one is the background. Otherwise it is the one without edges along its outline: an object has an outline, the
+ground does not. Otherwise it is the first one, if it lasted. If the usual appearance is the first one, the last one
+replaces it only by its outline.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from numpy.typing import NDArray
 
 from lrpca.kernels.threads import Threads
 
-# Stretches of time whose medians are compared; movement shorter than half a stretch does not show.
+# Stretches of time whose medians are compared; movement shorter than half a stretch has no effect.
 _STRETCHES = 24
-# Looks that differ by more than this in a channel are different.
+# Appearances that differ by more than this in a channel are different.
 _DIFFERENT = 18
-# A look lasts if it is seen in so many stretches; a first look begins in this part of the clip.
+# An appearance lasts if it is seen in so many stretches; the first one begins in the first third of the clip.
 _LASTING = 3
 _EARLY = 3
-# A region of fewer pixels is left alone, and one that fills more of the picture: that is a change of light.
+# Smaller regions are ignored, and larger ones too: they are changes of light.
 _LEAST_PIXELS = 25
 _MOST_OF_PICTURE = 0.5
-# Ratios of edge strength along the outline that decide, and how long a first look must last where edges do not.
+# Decisive ratios of edge strength along the outline; share of the time that a first appearance must last otherwise.
 _CLEARLY_WEAKER, _NOT_STRONGER = 0.8, 1.25
 _LASTED = 0.2
 
@@ -35,16 +36,16 @@ def find_background(
     width: int,
     threads: Threads,
 ) -> NDArray[np.uint8]:  # (N,)
-    """Return the background: the majority's look, but for regions where that is a visitor who stayed."""
+    """Return the background: the usual appearance, except for regions where that is a stationary object."""
     stretches = min(_STRETCHES, len(pictures) // 3)
     if stretches < 2 * _LASTING:
         return majority
-    looks = _looks(pictures, stretches, threads).reshape(stretches, height * width, -1)
+    appearances = _appearances(pictures, stretches, threads).reshape(stretches, height * width, -1)
     usual = majority.reshape(height * width, -1)
-    changing = np.flatnonzero((np.ptp(looks, axis=0) > _DIFFERENT).any(axis=1))
-    early = _Alternative(looks[:, changing], usual[changing])
-    late = _Alternative(looks[::-1, changing], usual[changing])
-    # The last look is asked about where the first one is the usual.
+    changing = np.flatnonzero((np.ptp(appearances, axis=0) > _DIFFERENT).any(axis=1))
+    early = _Alternative(appearances[:, changing], usual[changing])
+    late = _Alternative(appearances[::-1, changing], usual[changing])
+    # The last appearance is considered where the first one is the usual one.
     late.differs &= ~early.differs
     chosen = usual.copy()
     _choose(chosen, usual, changing, early, (height, width), may_be_first=True)
@@ -53,24 +54,15 @@ def find_background(
 
 
 class _Alternative:
-    """The first lasting look of every pixel, in the order of time that the looks come in.
+    """The first lasting appearance of every pixel, in the given order of time, compared with the usual one."""
 
-    Attributes
-    ----------
-    look : ndarray (q, channels)
-    differs : ndarray of bool (q,)
-        Whether there is one, and it is not the usual look.
-    surrounds : ndarray of bool (q,)
-        Whether it is seen both before and after all of the usual look.
-    lasted : ndarray (q,)
-        Share of the time.
-    """
-
-    def __init__(self, looks: NDArray[np.uint8], usual: NDArray[np.uint8]) -> None:
-        self.look, seen, when = _first_looks(looks)
-        self.differs = seen & (np.abs(self.look.astype(np.int16) - usual) > _DIFFERENT).any(axis=1)
-        self.surrounds = self.differs & _surrounds(when, _alike(looks, usual))
-        self.lasted = when.mean(axis=0)
+    def __init__(self, appearances: NDArray[np.uint8], usual: NDArray[np.uint8]) -> None:
+        self.appearance, found, when = _first_appearances(appearances)  # (q, channels)
+        differs = (np.abs(self.appearance.astype(np.int16) - usual) > _DIFFERENT).any(axis=1)
+        self.differs = found & differs  # (q,): whether there is another one
+        # (q,): whether it is seen both before and after all of the usual one
+        self.surrounds = self.differs & _surrounds(when, _alike(appearances, usual))
+        self.lasted = when.mean(axis=0)  # (q,): share of the time
 
 
 def _choose(
@@ -82,49 +74,50 @@ def _choose(
     *,
     may_be_first: bool,
 ) -> None:
-    """Put the other look where it is the background, region by region."""
+    """Put the other appearance where it is the background, region by region."""
     places = changing[other.differs]
     if not len(places):
         return
-    look, surrounds, lasted = other.look[other.differs], other.surrounds[other.differs], other.lasted[other.differs]
+    appearance, surrounds = other.appearance[other.differs], other.surrounds[other.differs]
+    lasted = other.lasted[other.differs]
     candidate = usual.copy()
-    candidate[places] = look
+    candidate[places] = appearance
     for members, outline in _regions(places, *size):
         weaker = _edges(candidate, outline, *size) / max(_edges(usual, outline, *size), 1.0)
         was_first = may_be_first and weaker < _NOT_STRONGER and np.median(lasted[members]) > _LASTED
         if surrounds[members].mean() > 0.5 or weaker < _CLEARLY_WEAKER or was_first:
-            chosen[places[members]] = look[members]
+            chosen[places[members]] = appearance[members]
 
 
-def _looks(pictures: NDArray[np.uint8], stretches: int, threads: Threads) -> NDArray[np.uint8]:
+def _appearances(pictures: NDArray[np.uint8], stretches: int, threads: Threads) -> NDArray[np.uint8]:
     """Return the median of every stretch of time (stretches, N)."""
     from lrpca.kernels.scene import few_middle_values
 
     edges = np.linspace(0, len(pictures), stretches + 1).round().astype(int)
-    looks = np.empty((stretches, pictures.shape[1]), np.uint8)
+    appearances = np.empty((stretches, pictures.shape[1]), np.uint8)
 
-    threads.map(lambda k: few_middle_values(pictures[edges[k] : edges[k + 1]], looks[k]), range(stretches))
-    return looks
+    threads.map(lambda k: few_middle_values(pictures[edges[k] : edges[k + 1]], appearances[k]), range(stretches))
+    return appearances
 
 
 def _alike(
-    looks: NDArray[np.uint8],  # (stretches, q, channels)
-    look: NDArray[np.uint8],  # (q, channels)
+    appearances: NDArray[np.uint8],  # (stretches, q, channels)
+    appearance: NDArray[np.uint8],  # (q, channels)
 ) -> NDArray[np.bool_]:  # (stretches, q)
-    near: NDArray[np.bool_] = (np.abs(looks.astype(np.int16) - look) <= _DIFFERENT).all(axis=2)
+    near: NDArray[np.bool_] = (np.abs(appearances.astype(np.int16) - appearance) <= _DIFFERENT).all(axis=2)
     return near
 
 
-def _first_looks(
-    looks: NDArray[np.uint8],  # (stretches, q, channels)
+def _first_appearances(
+    appearances: NDArray[np.uint8],  # (stretches, q, channels)
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the first lasting look of every pixel (q, channels), whether there is one (q,), and when it is seen."""
-    first, found = looks[0].copy(), np.zeros(looks.shape[1], bool)
-    when = np.zeros(looks.shape[:2], bool)
-    for k in range(len(looks) // _EARLY):
-        alike = _alike(looks, looks[k])
+    """Return the first lasting appearance of every pixel (q, channels), whether there is one (q,), and when."""
+    first, found = appearances[0].copy(), np.zeros(appearances.shape[1], bool)
+    when = np.zeros(appearances.shape[:2], bool)
+    for k in range(len(appearances) // _EARLY):
+        alike = _alike(appearances, appearances[k])
         new = ~found & (alike.sum(axis=0) >= _LASTING)
-        first[new], when[:, new] = looks[k, new], alike[:, new]
+        first[new], when[:, new] = appearances[k, new], alike[:, new]
         found |= new
     return first, found, when
 
