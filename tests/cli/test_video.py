@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.video
 from lrpca.cli import ExitCode, main
 from lrpca.cli.video import tell
 from lrpca.video import Progress, open_frames
@@ -20,7 +19,6 @@ from lrpca.video import Progress, open_frames
 pytest.importorskip("typer", reason="needs the extra cli")
 pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video]")
 
-from lrpca.video.learning import SceneLearner
 from lrpca.video.preview import Preview
 from lrpca.video.scene import Scene
 from lrpca.video.writing import PictureFolder, VideoFile
@@ -110,11 +108,12 @@ def test_a_clip_in_which_nothing_moves(folder: Path, capsys: pytest.CaptureFixtu
     assert figures(folder / "one-separated")["frames"] == 1
 
 
-def test_pictures_in_and_out(folder: Path) -> None:
+def test_pictures_in_and_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with PictureFolder("shots", HEIGHT, WIDTH) as clip:
         for index in range(N_FRAMES):
             clip.write(render(index))
     assert main(["video", "shots", "--masks", "pictures", "--grey", "--quiet"]) == ExitCode.DONE
+    assert capsys.readouterr() == ("", "")
     out = folder / "shots-separated"
     assert names(out) == sorted([*EVERYTHING[:2], "mask", *EVERYTHING[3:]])
     masks = decoded(out / "mask")
@@ -134,25 +133,6 @@ def test_region_and_resolution(folder: Path) -> None:
     assert masks[:, :, 40:].any() and not masks[:, :, :40].any()
 
 
-def test_every_option_arrives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
-
-    def separate(source: Path, output: Path, **settings: Any) -> None:
-        seen.update(settings, source=source, output=output)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(lrpca.video, "separate", separate)
-    usual = {"rank": 2, "grey": None, "downscale": None, "roi": None, "ignore": None, "sensitivity": 1.0}
-    usual |= {"clean": True, "window": None, "masks": "video", "overwrite": False}
-    assert main(["video", "clip.mp4", "-q"]) == ExitCode.INPUT
-    assert seen == usual | {"source": Path("clip.mp4"), "output": Path("clip-separated"), "callback": None}
-    options = "-o out -r 3 --colour --downscale 4 --roi 1,2,30,40 --ignore 5,6,7,8 -s 2.5 --no-clean --window 30"
-    assert main(["video", "clip.mp4", "-q", "-f", *options.split(), "--masks", "pictures"]) == ExitCode.INPUT
-    changed = {"rank": 3, "grey": False, "downscale": 4, "roi": (1, 2, 30, 40), "ignore": (5, 6, 7, 8)}
-    changed |= {"sensitivity": 2.5, "clean": False, "window": 30, "masks": "pictures", "overwrite": True}
-    assert seen == changed | {"source": Path("clip.mp4"), "output": Path("out"), "callback": None}
-
-
 def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
     (folder / "out" / "notes.txt").write_text("mine")
@@ -167,11 +147,6 @@ def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.
 
 
 # --- what is printed ---------------------------------------------------------------------------------------
-
-
-def test_quiet(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "clip.mp4", "--quiet"]) == ExitCode.DONE
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_restless_background_is_warned_of(
@@ -202,14 +177,6 @@ def test_bar_on_a_terminal(folder: Path) -> None:
     for part in (b"learning the background", b"200 of 200 frames", b"a second", b"0:00 left", b"\x1b["):
         assert part in shown
     assert "report.html" in out.decode() and "\x1b[" not in out.decode()
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "--help"]) == ExitCode.DONE
-    text = capsys.readouterr().out
-    for code in ExitCode:
-        assert f"{code.value}" in text
-    assert "breaks off" in text and "--sensitivity" in text and "--colour" in text
 
 
 # --- exit codes --------------------------------------------------------------------------------------------
@@ -331,6 +298,13 @@ def test_a_truncated_clip_keeps_its_beginning(folder: Path, capsys: pytest.Captu
     assert "complete" in out and "report.html" in out and names(folder / "out") == EVERYTHING
     for name in VIDEOS:
         assert len(decoded(folder / "out" / name)) == result["frames"]
+    # It does not replace a complete result.
+    assert main(["video", "clip.mp4", "-o", "out", "-q", "--force"]) == ExitCode.DONE
+    assert main(["video", "cut.mp4", "-o", "out", "--force"]) == ExitCode.NOT_CONVERGED
+    out, err = capsys.readouterr()
+    assert "separated and written, to 'out/partial': the complete result stays" in err
+    assert "out/partial/mask.mp4" in out and "out/mask.mp4" not in out
+    assert figures(folder / "out")["complete"] is True and figures(folder / "out" / "partial")["clip"] == "cut.mp4"
 
 
 def test_a_folder_that_goes_wrong_in_the_middle(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,27 +387,3 @@ def test_an_interrupted_run_leaves_the_complete_result(
     assert capsys.readouterr().err == f"lrpca: {said}{left}\n"
     assert names(folder / "out") == sorted([*EVERYTHING, "partial"]) and names(folder / "out" / "partial") == EVERYTHING
     assert figures(folder / "out" / "partial")["frames"] == 40
-
-
-def test_a_truncated_clip_does_not_replace_a_complete_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
-    write_clip("cut.mp4", 300)
-    whole = (folder / "cut.mp4").read_bytes()
-    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
-    assert main(["video", "cut.mp4", "-o", "out", "--force"]) == ExitCode.NOT_CONVERGED
-    out, err = capsys.readouterr()
-    assert "separated and written, to 'out/partial': the complete result stays" in err
-    assert "out/partial/mask.mp4" in out and "out/mask.mp4" not in out
-    assert figures(folder / "out")["complete"] is True and figures(folder / "out" / "partial")["clip"] == "cut.mp4"
-
-
-def test_interrupted_before_the_first_frame(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SceneLearner, "take_window", interrupt)
-    assert main(["video", "clip.mp4", "-o", "out"]) == ExitCode.INTERRUPTED
-    assert "interrupted, nothing half-written is left" in capsys.readouterr().err
-    assert names(folder / "out") == []

@@ -15,20 +15,9 @@ import pytest
 
 av = pytest.importorskip("av", reason="needs the extra video")
 
-from lrpca.video import preview as preview_module  # noqa: E402
-from lrpca.video.page import Report, render_page  # noqa: E402
-from lrpca.video.preview import (  # noqa: E402
-    CANDIDATES,
-    KEYFRAMES,
-    MOMENTS,
-    OUTLINE,
-    SPAN,
-    Moment,
-    Preview,
-    PreviewContents,
-    outline,
-    tile_size,
-)
+from lrpca.video import preview as preview_module
+from lrpca.video.page import Report, render_page
+from lrpca.video.preview import MOMENTS, Moment, Preview, PreviewContents, outline, tile_size
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; apt-get install chromium")
@@ -109,15 +98,6 @@ def test_of_a_long_clip_every_step_th_frame_is_kept(tmp_path, monkeypatch, annou
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tiny_frames_are_enlarged_without_blur(tmp_path):
-    preview = Preview(2, 2, RATE, 1, tmp_path)
-    frame = np.array([[40, 220], [220, 40]], np.uint8)
-    preview.add(0, frame, frame, frame, frame > 100, 0.5)
-    tile = tiles(pictures(preview.finish().video)[0])[0]
-    assert tile.shape == (96, 96, 3)
-    assert np.abs(tile[24, [20, 40, 56, 76], 0].astype(int) - [40, 40, 220, 220]).max() <= 8
-
-
 def test_keyframes_are_close_and_frames_in_the_order_of_showing(tmp_path):
     contents = fill(Preview(HEIGHT, WIDTH, RATE, N, tmp_path), N)
     with av.open(io.BytesIO(contents.video)) as container:
@@ -125,7 +105,7 @@ def test_keyframes_are_close_and_frames_in_the_order_of_showing(tmp_path):
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
         packets = [packet for packet in container.demux(stream) if packet.size]
     keys = [k for k, packet in enumerate(packets) if packet.is_keyframe]
-    assert max(np.diff([*keys, len(packets)])) <= KEYFRAMES
+    assert max(np.diff([*keys, len(packets)])) <= preview_module.KEYFRAMES
     assert all(packet.pts == packet.dts for packet in packets)
     assert [float(packet.pts * packet.time_base * 30) for packet in packets] == pytest.approx(range(N))
     assert contents.video.index(b"moov") < contents.video.index(b"mdat")
@@ -227,7 +207,7 @@ def bumpy(index):
 
 
 def test_moments_are_the_busiest_frames_and_apart(tmp_path):
-    n = 2 * SPAN * CANDIDATES + 5  # stretches were joined once
+    n = 2 * preview_module.SPAN * preview_module.CANDIDATES + 5  # stretches were joined once
     contents = fill(Preview(HEIGHT, WIDTH, RATE, n, tmp_path), n, area=bumpy)
     assert {100, 400} <= {moment.index for moment in contents.moments}
     assert all(moment.area == bumpy(moment.index) > 0 for moment in contents.moments)
@@ -254,7 +234,7 @@ def test_a_moment_shows_the_outline_of_its_mask(tmp_path):
         small = next(container.decode(video=0)).to_ndarray(format="rgb24").astype(int)
     coloured = np.ptp(small, axis=2) > 60
     assert small.shape == (HEIGHT, WIDTH, 3)
-    assert np.corrcoef(small[60, 40], OUTLINE)[0, 1] > 0.9  # paler, as JPEG halves the resolution of colours
+    assert np.corrcoef(small[60, 40], preview_module.OUTLINE)[0, 1] > 0.9  # JPEG makes it paler
     assert (coloured & outline(mask)).sum() > 0.95 * outline(mask).sum()
     assert not coloured[35:85, 45:115].any() and not coloured[:25].any()
 
@@ -278,12 +258,11 @@ class Resources(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    n = N
-    area = np.array([0.02 + 0.05 * np.exp(-((k - 30) ** 2) / 50) for k in range(n)])
-    preview = Preview(HEIGHT, WIDTH, RATE, n, tmp_path_factory.mktemp("preview"))
-    contents = fill(preview, n, area=lambda index: float(area[index]))
+    area = np.array([0.02 + 0.05 * np.exp(-((k - 30) ** 2) / 50) for k in range(N)])
+    preview = Preview(HEIGHT, WIDTH, RATE, N, tmp_path_factory.mktemp("preview"))
+    contents = fill(preview, N, area=lambda index: float(area[index]))
     return Report(
-        "Clip <1> & more", n, RATE, area, [("Rank", "2"), ("<b>", "</b>")], ["The file broke off <here>."], contents,
+        "Clip <1> & more", N, RATE, area, [("Rank", "2"), ("<b>", "</b>")], ["The file broke off <here>."], contents,
         ["background.mp4", "masks/00 1.png", "a:b?.json"],
     )  # fmt: skip
 
@@ -309,7 +288,7 @@ def test_page_of_a_long_clip_is_bounded_and_keeps_its_peaks():
     contents = PreviewContents(video, 12.5, 360, 640, 32, list(range(0, 50_000, 32)), moments)
     html = render_page(Report("Peak", 50_000, 25.0, area, [], [], contents))
     assert len(html.encode()) <= 20_000_000
-    assert "The preview holds every 32th frame." in html and "33:20.0" in html  # 50000 frames at 25 a second
+    assert "The preview holds one frame in 32." in html and "33:20.0" in html  # 50000 frames at 25 a second
     line = re.search(r'class="line" d="M([^"]*)"', html)[1]
     points = np.array([[float(number) for number in point.split(",")] for point in line.split("L")])
     assert len(points) <= 800

@@ -122,9 +122,7 @@ def _player(report: Report, area: NDArray[np.float64]) -> str:
         ticks="".join(marks),
         times=_times(report),
         binned=", the largest of neighbouring frames" if binned else "",
-        thinned=""
-        if preview.step == 1
-        else f" The preview holds every {'second' if preview.step == 2 else f'{preview.step}th'} frame.",
+        thinned=f" The preview holds one frame in {preview.step}." if preview.step > 1 else "",
     )
 
 

@@ -72,7 +72,7 @@ class Request:
         if self.ignore is not None:
             region &= ~_region("ignore", self.ignore, height, width)
         if not region.any():
-            raise ValueError("roi and ignore leave no pixel to look at; make the one larger or the other smaller")
+            raise ValueError("roi and ignore leave no pixel; make roi larger or ignore smaller")
         return region
 
 
