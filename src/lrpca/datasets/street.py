@@ -73,9 +73,8 @@ def mottle(rng: np.random.Generator, shape: tuple[int, int], cell: Point) -> Flo
     i, j = np.minimum(at_row.astype(int), rows - 2), np.minimum(at_column.astype(int), columns - 2)
     v, u = (at_row - i)[:, None], (at_column - j)[None, :]
     tall = grid[i] * (1 - v) + grid[i + 1] * v
-    texture: Float = (tall[:, j] * (1 - u) + tall[:, j + 1] * u).astype(np.float32)
-    texture /= texture.std()
-    return texture
+    texture = (tall[:, j] * (1 - u) + tall[:, j + 1] * u).astype(np.float32)
+    return np.asarray(texture / texture.std())
 
 
 @dataclass(frozen=True)
