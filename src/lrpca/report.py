@@ -1,7 +1,6 @@
 """One self-contained HTML page: no network, light and dark, for phone and desktop.
 
-A page is built from top to bottom; all text is escaped, all pictures are embedded. Every page of this library is made
-here, with one template and one stylesheet.
+All text is escaped, all pictures are embedded. Every page of this library has this template and this stylesheet.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Number", "Page", "Picture", "figure_png", "image_png", "plotted"]
 
-# A cell of more characters is set in several lines.
+# A table cell of more characters is broken into lines.
 LONG = 60
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_FIGURE = ' class="figure"'
 
 
 @dataclass(frozen=True)
@@ -257,12 +256,9 @@ def _figure(picture: Picture) -> str:
 
 
 def _data(png: bytes) -> str:
-    if not png.startswith(PNG_SIGNATURE):
+    if not png.startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError(f"png={png[:8]!r}... is not a PNG file; encode it with image_png or figure_png")
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-
-
-_FIGURE = ' class="figure"'
 
 
 def _cell(value: object, figure: bool, wrapped: bool) -> str:
