@@ -160,7 +160,7 @@ def test_thresholds_of_their_own_for_rows_or_columns(problem: Problem, result: D
     d = Decomposition(
         result.L,
         result.R,
-        matrix=result._matrix,
+        matrix=result.matrix,
         history=[],
         reason="tol",
         noise_level=0.0,

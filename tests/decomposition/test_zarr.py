@@ -16,7 +16,8 @@ import scipy.sparse
 
 import lrpca.decomposition.writing
 from lrpca.decomposition.result import Decomposition
-from lrpca.decomposition.zarr import read_sparse, write_low_rank
+from lrpca.decomposition.writing import write_result
+from lrpca.decomposition.zarr import read_sparse
 from lrpca.matrices.chunked.block_work import OutlierEntries, WriteOutliers
 from lrpca.matrices.chunked.local_blocks import LocalBlocks
 
@@ -78,10 +79,10 @@ def test_every_container_gives_the_same_store(saved: Path, tmp_path: Path) -> No
         seen: list[Any] = []
         d.write_sparse(tmp_path / f"{name}.coordinates", tell=seen.append)
         d.write_sparse(tmp_path / f"{name}.dense", layout="dense")
-        write_low_rank(d, tmp_path / f"{name}.low_rank")
+        write_result(d, tmp_path / f"{name}.zarr", low_rank=True)
         found = read_sparse(tmp_path / f"{name}.coordinates")
         assert found.dtype == d.L.dtype and found.row.dtype == np.int32 and found.nnz == np.count_nonzero(S), name
-        full, X = (zarr.open_array(tmp_path / f"{name}.{kind}", mode="r") for kind in ("dense", "low_rank"))
+        full, X = (zarr.open_array(tmp_path / f"{name}.{kind}", mode="r") for kind in ("dense", "zarr/low_rank"))
         for values in (found.toarray(), full[:]):
             np.testing.assert_array_equal(values != 0, S != 0, err_msg=name)
             np.testing.assert_allclose(values, S, rtol=1e-12, atol=1e-12, err_msg=name)
@@ -136,7 +137,7 @@ def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, mo
         return each(self, work, blocks)
 
     monkeypatch.setattr(LocalBlocks, "each", watch)
-    monkeypatch.setattr("lrpca.decomposition.zarr._HERE", 4 * 52 * 310 * 8)
+    monkeypatch.setattr("lrpca.decomposition.zarr._IN_MEMORY", 4 * 52 * 310 * 8)
     # Written where they are made: the first block shows that nothing of them comes here.
     d = Decomposition.load(saved, stored(tmp_path))
     sizes.clear()
@@ -245,21 +246,14 @@ def fill_up(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(LocalStore, "set", refuse)
 
 
-@pytest.mark.parametrize("kind", ["coordinates", "dense", "low_rank"])
+@pytest.mark.parametrize("layout", ["coordinates", "dense"])
 @pytest.mark.parametrize("room", [0, 600, 1_500, 30_000])
 def test_a_disk_that_fills_up(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, room: int
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, room: int
 ) -> None:
     """Nothing is left where nothing was, and an old store stays as it was; both can be written once there is room."""
     d = Decomposition.load(saved, stored(tmp_path))
-
-    def write(path: Path, overwrite: bool) -> None:
-        if kind == "low_rank":
-            write_low_rank(d, path, overwrite=overwrite)
-        else:
-            d.write_sparse(path, layout=kind, overwrite=overwrite)
-
-    write(tmp_path / "old", False)
+    d.write_sparse(tmp_path / "old", layout=layout)
     before = content(tmp_path)
     for name in ("new", "old"):
         path = tmp_path / name
@@ -268,10 +262,10 @@ def test_a_disk_that_fills_up(
         )
         with monkeypatch.context() as patch, pytest.raises(OSError, match=message):
             fill_up(patch, room)
-            write(path, name == "old")
+            d.write_sparse(path, layout=layout, overwrite=name == "old")
         assert content(tmp_path) == before and {file.name for file in tmp_path.iterdir()} == {"Y.zarr", "old"}
     for name in ("new", "old"):
-        write(tmp_path / name, name == "old")
+        d.write_sparse(tmp_path / name, layout=layout, overwrite=name == "old")
         assert len(content(tmp_path / name)) == len(content(tmp_path / "old"))
     assert {file.name for file in tmp_path.iterdir()} == {"Y.zarr", "new", "old"}
 
@@ -359,7 +353,7 @@ def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
 
 def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decomposition.load(saved, Y)
-    lrpca.decomposition.writing.write_result(d, tmp_path / "out.zarr")
+    write_result(d, tmp_path / "out.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
         d.write_sparse(tmp_path / "S")

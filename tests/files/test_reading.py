@@ -17,7 +17,7 @@ import scipy.sparse
 
 import lrpca
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
-from lrpca.decomposition.writing import check_room, check_writable, summarize, write_result
+from lrpca.decomposition.writing import check_disk_space, check_writable, summarize, write_result
 from lrpca.files.atomic import cannot_write, replacing, replacing_files
 from lrpca.files.reading import read_matrix
 from tests.helpers.full_disk import full_disk
@@ -534,11 +534,11 @@ def test_a_failing_writer_leaves_the_old_result(tmp_path: Path, monkeypatch: pyt
 def test_room_is_checked_beforehand(tmp_path: Path) -> None:
     huge = np.broadcast_to(np.float32(0), (10**7, 10**7))
     with pytest.raises(OSError, match=r"GB free for 2 matrices of 400 TB; make room or leave"):
-        check_room(tmp_path / "out", huge, 2)
-    check_room(tmp_path / "out", huge, 0)
-    check_room(tmp_path / "out.mat", huge[:20_000, :20_000], 1)
+        check_disk_space(tmp_path / "out", huge, 2)
+    check_disk_space(tmp_path / "out", huge, 0)
+    check_disk_space(tmp_path / "out.mat", huge[:20_000, :20_000], 1)
     with pytest.raises(ValueError, match=r"out\.mat' is to hold a matrix of 2\.3 GB, .*; use \.npz or a folder"):
-        check_room(tmp_path / "out.mat", huge[:24_000, :24_000], 1)
+        check_disk_space(tmp_path / "out.mat", huge[:24_000, :24_000], 1)
 
 
 def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def add_decompose(app: "typer.Typer") -> None:
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
                     require_room(WORK, "to work with beside Y")
                 with exit_with(ExitCode.OUTPUT):
-                    writing.check_room(output, reads, wanted.full_matrices)
+                    writing.check_disk_space(output, reads, wanted.full_matrices)
                 began = time.perf_counter()
                 with exit_with(ExitCode.INPUT), _going_on(checkpoint):
                     d = _solve(Y, asked, reads, quiet)
