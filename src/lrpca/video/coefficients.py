@@ -52,20 +52,15 @@ def sample_lights(
     rank: int,
 ) -> Floats:  # (m, r)
     """Return the lights of the samples: left factors of a robust low-rank fit, of mean square one."""
-    from lrpca.decompose import decompose_quietly
+    from lrpca.decompose import Arguments, decompose_quietly
 
     flat = np.ones((len(picked), 1), np.float32)
     rank = min(rank, _most_lights(len(picked)), picked.shape[1] // 4)
     if rank < 1 or not (picked != picked[0]).any():
         return flat
+    arguments = Arguments(max_iter=_LIGHT_ITERATIONS, options={"without": ["doubts", "second_start"]})
     while True:
-        result, _ = decompose_quietly(
-            picked,
-            rank,
-            max_iter=_LIGHT_ITERATIONS,
-            random_state=0,
-            options={"without": ["doubts", "second_start"]},
-        )
+        result, _ = decompose_quietly(picked, rank, arguments)
         others = np.abs(result.R[:, 1:])
         touched = np.mean(others > 0.5 * np.sqrt(np.mean(others**2, axis=0)), axis=0)
         waver = np.abs(np.diff(result.L[:, 1:], axis=0)).mean(axis=0) / np.maximum(result.L[:, 1:].std(axis=0), _TINY)
@@ -125,7 +120,7 @@ def fit_panels(samples: Bytes, lights: Floats, before: Floats | None, threads: T
 
 def refine(window: Bytes, samples: Bytes, picked: NDArray[np.int64], panels: Floats) -> tuple[Floats, Floats]:
     """Refine Rᵀ by fused passes over the window's own bytes; return it and the lights of the samples."""
-    from lrpca.decompose import decompose_quietly
+    from lrpca.decompose import Arguments, decompose_quietly
     from lrpca.schedule import Schedule
 
     R = np.ascontiguousarray(panels.T)
@@ -140,7 +135,8 @@ def refine(window: Bytes, samples: Bytes, picked: NDArray[np.int64], panels: Flo
             influence="redescending",
             cutoff=2.0,
         )
-        result, _ = decompose_quietly(window, rank, schedule=schedule, start=(lights, R), tol=0.0, max_iter=_PASSES)
+        arguments = Arguments(schedule=schedule, start=(lights, R), tol=0.0, max_iter=_PASSES)
+        result, _ = decompose_quietly(window, rank, arguments)
         # The factors come back in another gauge; the lights keep theirs, so that the next window can start from them.
         gauge = least_squares(lights, result.L)
         R = result.R @ gauge.T
