@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from lrpca import datasets
-from lrpca.datasets import street
 
 
 @pytest.fixture(scope="module")
@@ -44,54 +43,6 @@ def test_background_is_nearly_of_low_rank(scene):
     assert 1 - energy[0] > 1e-5  # light and tree do move
     assert 1 - energy[1] < 3e-4  # two components carry the light
     assert 1 - energy[7] < 1e-6  # a few more carry the tree
-
-
-def test_only_the_tree_moves_in_the_background():
-    clip = datasets.street_scene(n_frames=12)
-    light = np.stack([street.light((160, 240), k) for k in range(12)])
-    still = clip.background / light
-    moving = np.ptp(still, axis=0) > 0.01
-    rows, columns = np.nonzero(moving)
-    assert moving.any()
-    assert columns.min() >= street.TREE_LEFT and columns.max() < street.TREE_LEFT + street.TREE_WIDTH
-    assert rows.max() < street.TREE_TOP + street.TREE_HEIGHT
-
-
-def test_every_actor_shows_up_and_moves_at_its_own_pace():
-    actors = (*street.FAR_FIGURES, *street.NEAR_ACTORS)
-    assert len(actors) >= 12
-    assert len({actor.size for actor in actors}) > 8
-    for actor in actors:
-        places = [actor.position(frame, 240.0)[0] for frame in range(300)]
-        inside = np.array([0 < place < 240 for place in places])
-        assert inside.sum() >= 30
-        steps = np.diff(places)[inside[:-1] & inside[1:]]
-        assert np.allclose(steps, actor.speed, atol=1e-9)
-
-
-def test_the_tree_hides_figures_behind_it():
-    backdrop = np.full((160, 240), 100, np.float32)
-    actor = street.FAR_FIGURES[0]
-    middle = street.TREE_LEFT + street.TREE_WIDTH / 2  # where the trunk stands
-    frame = min(range(600), key=lambda k: abs(actor.position(k, 240.0)[0] - middle))
-    cover = np.zeros_like(backdrop)
-    street.draw(actor, frame, backdrop, cover, 1.0)
-    clip = datasets.street_scene(n_frames=frame + 1)
-    torso = (int(actor.ground - 0.6 * actor.size), int(middle))
-    assert cover[torso] == 1.0
-    assert not clip.foreground[-1][torso]
-
-
-def test_the_mask_is_where_more_than_half_of_a_pixel_is_covered():
-    clip = datasets.street_scene(n_frames=20)
-    cover = np.zeros((160, 240), np.float32)
-    for actor in street.NEAR_ACTORS:
-        street.draw(actor, 19, np.zeros_like(cover), cover, 1.0)
-    below = slice(int(street.FAR_KERB) + 3, None)  # only cars and near figures get there
-    assert np.array_equal(clip.foreground[19, below], cover[below] > 0.5)
-    assert cover.min() == 0.0 and cover.max() == 1.0
-    assert np.mean((cover > 0.01) & (cover < 0.99)) > 0.004  # edges are soft
-    assert clip.foreground[19, below].sum() == pytest.approx(cover[below].sum(), rel=0.05)
 
 
 def test_same_seed_same_clip_and_another_seed_another(scene):

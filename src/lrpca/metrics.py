@@ -94,12 +94,12 @@ class CDnetScore(DetectionScore):
 
 
 class CDnetScorer:
-    """CDnet's scores of masks that come one by one: only counts are kept.
+    """CDnet's scores of masks, frame by frame; only counts are kept.
 
     Parameters
     ----------
     roi : array_like of bool (height, width), optional
-        True where pixels are scored. CDnet's own ground truth has the outside in its codes.
+        True where pixels are scored. CDnet's own ground truth marks the outside by a code.
 
     Examples
     --------
@@ -122,16 +122,7 @@ class CDnetScorer:
         mask: ArrayLike,  # (height, width)
         truth: ArrayLike,  # (height, width)
     ) -> None:
-        """Count the pixels of one frame, or of several: (n, height, width).
-
-        Parameters
-        ----------
-        mask : array_like of bool, or of 0 and 255
-            What was marked. 127, which OpenCV's subtractors write for shadows, is not marked.
-        truth : array_like of int, same shape
-            0 is background and 50 cast shadow, which is background too; 255 moves; 85 (outside the region of interest)
-            and 170 (unknown) are not scored.
-        """
+        """Count the pixels of one frame, or of several (n, height, width); for their values see `cdnet_score`."""
         found, real = np.asarray(mask), np.asarray(truth)
         if found.shape != real.shape:
             raise ValueError(f"mask.shape={found.shape} is not truth.shape={real.shape}; compare frames of one shape")
@@ -272,7 +263,7 @@ def cdnet_score(
     first : int
         Frames at the start that are not scored, for learning.
     roi : array_like of bool, optional
-        True where pixels are scored. CDnet's own ground truth has the outside in its codes.
+        True where pixels are scored. CDnet's own ground truth marks the outside by a code.
 
     Returns
     -------

@@ -275,27 +275,15 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
     ink, faint = ("#d7dde6", "#3a4453") if dark else ("#1f2733", "#d5dbe3")
     lines = ("#6ea8fe", "#ffb454", "#5fd3a5", "#f48fb1") if dark else ("#2563eb", "#d9730d", "#0f8a5f", "#c2357a")
-    settings: Any = {
-        "axes.edgecolor": faint,
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.labelcolor": ink,
-        "axes.prop_cycle": cycler(color=lines),
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlecolor": ink,
-        "axes.titlesize": 11,
-        "figure.facecolor": "none" if dark else "white",
-        "font.size": 10,
-        "grid.color": faint,
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.labelcolor": ink,
-        "text.color": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
+    colours = {
+        ink: ("axes.labelcolor", "axes.titlecolor", "legend.labelcolor", "text.color", "xtick.color", "ytick.color"),
+        faint: ("axes.edgecolor", "grid.color"),
     }
+    settings: Any = {name: colour for colour, names in colours.items() for name in names}
+    settings |= dict.fromkeys(("axes.grid", "axes.axisbelow"), True)
+    settings |= dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False)
+    settings |= {"axes.facecolor": "none", "figure.facecolor": "none" if dark else "white"}
+    settings |= {"axes.prop_cycle": cycler(color=lines), "axes.titlesize": 11, "font.size": 10, "grid.linewidth": 0.6}
     with matplotlib.rc_context(settings):
         yield
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lrpca.video
 from lrpca.cli import ExitCode, main
 from lrpca.cli.video import tell
 from lrpca.video import Progress, open_frames
@@ -132,25 +131,6 @@ def test_region_and_resolution(folder: Path) -> None:
     assert main(["video", "clip.mp4", "-o", "c", "--ignore", "where/000001.png", "-q"]) == ExitCode.DONE
     masks = decoded(folder / "c" / "mask.mp4", grey=True)
     assert masks[:, :, 40:].any() and not masks[:, :, :40].any()
-
-
-def test_every_option_arrives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
-
-    def separate(source: Path, output: Path, **settings: Any) -> None:
-        seen.update(settings, source=source, output=output)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(lrpca.video, "separate", separate)
-    usual = {"rank": 2, "grey": None, "downscale": None, "roi": None, "ignore": None, "sensitivity": 1.0}
-    usual |= {"clean": True, "window": None, "masks": "video", "overwrite": False}
-    assert main(["video", "clip.mp4", "-q"]) == ExitCode.INPUT
-    assert seen == usual | {"source": Path("clip.mp4"), "output": Path("clip-separated"), "callback": None}
-    options = "-o out -r 3 --colour --downscale 4 --roi 1,2,30,40 --ignore 5,6,7,8 -s 2.5 --no-clean --window 30"
-    assert main(["video", "clip.mp4", "-q", "-f", *options.split(), "--masks", "pictures"]) == ExitCode.INPUT
-    changed = {"rank": 3, "grey": False, "downscale": 4, "roi": (1, 2, 30, 40), "ignore": (5, 6, 7, 8)}
-    changed |= {"sensitivity": 2.5, "clean": False, "window": 30, "masks": "pictures", "overwrite": True}
-    assert seen == changed | {"source": Path("clip.mp4"), "output": Path("out"), "callback": None}
 
 
 def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 import lrpca
 from lrpca import decompose
 from lrpca.core.devices import rounds_products
-from lrpca.matrices.accept import accept
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import Problem, planted
 
@@ -169,10 +167,6 @@ def test_rank_is_found(problem: Problem, tensor: Any, rank: Any) -> None:
     assert decompose(TensorMatrix(tensor), rank).rank == want.rank
 
 
-def test_auto_chooses_by_size(tensor: Any) -> None:
-    assert decompose(tensor, RANK, method="auto").method == "lrpca"
-
-
 # ------------------------------------------------------------------------------------------ what goes with them
 
 
@@ -297,26 +291,6 @@ def test_tensors_without_memory(tensor: Any) -> None:
     )
     with pytest.raises(TypeError, match=words):
         torch.vmap(lambda one: decompose(one, RANK).L)(tensor[None])
-
-
-BESIDE = {
-    "mask": lambda t: {"mask": (t > 0).to_sparse()},
-    "row_weight": lambda t: {"row_weight": torch.ones(90).to_sparse()},
-    "start[1]": lambda t: {"start": (torch.ones(90, 3), torch.ones(70, 3).to_sparse())},
-}
-
-
-@pytest.mark.parametrize("name", BESIDE)
-def test_what_comes_with_y_is_not_read_either(problem: Problem, tensor: Any, name: str) -> None:
-    words = rf"^{re.escape(name)}\.layout=torch\.sparse_coo is not dense; pass {re.escape(name)}\.to_dense\(\)"
-    for Y in (tensor, problem.Y, TensorMatrix(tensor)):
-        # A mask is not taken beside a matrix that was made by hand.
-        if name != "mask" or not isinstance(Y, TensorMatrix):
-            with pytest.raises(TypeError, match=words):
-                decompose(Y, RANK, **BESIDE[name](tensor))
-    if name == "mask":
-        with pytest.raises(TypeError, match=words):
-            lrpca.decompose_batch(tensor[None], RANK, **BESIDE[name](tensor))
 
 
 def test_mixed_devices_are_refused(problem: Problem, tensor: Any) -> None:
@@ -475,12 +449,6 @@ def test_results_are_written(tensor: Any, tmp_path: Path, way: Any) -> None:
         assert near(content["S"], d.sparse, 1e-12) and near(content["low_rank"], d.low_rank, 1e-12)
 
 
-def test_plots(tensor: Any, on_device: Any) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    assert len(lrpca.plot.singular_values(on_device)) == RANK
-    lrpca.plot.residual_histogram(tensor, on_device)
-
-
 def test_estimators_take_tensors_on_the_cpu(problem: Problem, tensor: Any) -> None:
     pytest.importorskip("sklearn")
     want = lrpca.RobustPCA(RANK).fit(problem.Y)
@@ -525,8 +493,3 @@ def test_memory_errors_of_lazy_parts(on_device: Any, monkeypatch: pytest.MonkeyP
             getattr(d, name)
     with pytest.raises(MemoryError, match=r"Y\.shape=\(90, 70\) needs more memory, and cpu has no more; delete"):
         list(d.residual_blocks())
-
-
-def test_prepared_matrices_take_no_mask(tensor: Any) -> None:
-    with pytest.raises(ValueError, match="mask is not taken beside a matrix that is prepared already"):
-        accept(TensorMatrix(tensor), torch.ones(90, 70, dtype=torch.bool))

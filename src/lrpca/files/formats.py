@@ -21,17 +21,7 @@ NUMERIC_KINDS = "biufc"
 
 
 def ending(file: Path) -> str:
-    """Return the ending that decides the format.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        A file name.
-
-    Returns
-    -------
-    str
-        The ending in lower case, with the one before it if the file is compressed.
+    """Return the ending in lower case, with the one before it if the file is compressed.
 
     Examples
     --------
@@ -60,7 +50,7 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
             raise RefusedError(f"key={key!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
         return key
     matrices = [name for name, (shape, numeric) in arrays.items() if numeric and len(shape) == 2]
-    # In MATLAB numbers and vectors are 1 x n: beside a matrix they are not what is meant.
+    # In MATLAB numbers and vectors are 1 x n; a matrix beside them is preferred.
     matrices = [name for name in matrices if min(arrays[name][0]) > 1] or matrices
     if not matrices:
         raise RefusedError(f"path={str(file)!r} holds no 2-D array of numbers ({listing}); reshape or store one")
@@ -72,13 +62,13 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
 
 
 def read_archive(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of an .npz file; raise ValueError in a few words where it cannot be read."""
+    """Return the arrays of an .npz file; raise ValueError if it cannot be read."""
     try:
-        # Opened here: numpy would leave a damaged file open.
+        # Opened here, because numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
             return dict(content)
-    except Exception as error:  # zipfile and numpy each fail in their own way on a damaged file
-        # Not in numpy's words, which advise to load what it takes for a pickle.
+    except Exception as error:  # zipfile and numpy raise many kinds of errors for a damaged file
+        # Not with numpy's message, which recommends to load a pickle.
         raise ValueError("it is no .npz file, or a damaged one") from error
 
 
@@ -92,7 +82,7 @@ def map_npy(file: Path | str) -> Array:
     try:
         return np.lib.format.open_memmap(file, mode="r")
     except OSError as error:
-        if error.errno == errno.ENOMEM:  # no fault of the file
+        if error.errno == errno.ENOMEM:
             raise MemoryError(f"no room to map {str(file)!r}") from error
         raise
 
@@ -111,13 +101,11 @@ def _read_npz(file: Path, key: str | None) -> Array:
 
 def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool]:
     """Return the shape of a .npy stream and whether it holds numbers, without reading the data."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:  # version 3 exists for field names outside Latin-1, hence for tables
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = readers.get(np.lib.format.read_magic(stream))
+    if read is None:  # version 3 exists for field names outside Latin-1, hence for tables
         return (), False
+    shape, _, dtype = read(stream)
     return shape, dtype.kind in NUMERIC_KINDS
 
 

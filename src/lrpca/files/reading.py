@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from lrpca.files.formats import NUMERIC_KINDS, READERS, Reader, ending, read_text
 from lrpca.files.text import RefusedError
-
-if TYPE_CHECKING:
-    pass
 
 Matrix: TypeAlias = NDArray[Any]  # (n1, n2)
 
@@ -32,23 +29,23 @@ def read_matrix(
     path : str or path-like
         The file. Its ending decides how it is read:
 
-        - ``.npy``: mapped into memory, read-only, so that a file larger than memory will do;
+        - ``.npy``: mapped into memory, read-only; the file may be larger than memory;
         - ``.npz``: the only matrix in it, or the one named by ``key``;
         - ``.csv``, ``.tsv``, ``.txt``, also with ``.gz``: one row of the matrix per line, with or without a
           line of column names. Empty cells, ``nan``, ``NA``, ``null`` and ``none`` are missing (NaN), blank
           lines are skipped. Where the first column name is empty, the first column holds row names and is
           left out, as pandas and R write it. A first line of numbers is data, unless it counts or is years and the
-          other lines hold no such numbers, or the first column counts the rows below an empty cell; a warning says
-          so where it may be wrong;
+          other lines hold no such numbers, or the first column counts the rows below an empty cell; doubtful cases
+          give a warning;
         - ``.mat``: all versions, 7.3 with h5py; the matrix is as MATLAB shows it. ``key`` as for ``.npz``;
         - ``.parquet``: with pyarrow, one column of the matrix per column of the file, nulls are NaN.
     key : str, optional
         Name of the array in an ``.npz`` or ``.mat`` file. Without it the file must hold exactly one matrix;
         single numbers and vectors beside it do not count.
     header : bool, optional
-        Whether the first line of a text file holds column names; unless given, that is found out.
+        Whether the first line of a text file holds column names; detected by default.
     tell : callable, optional
-        Is called with what was taken as names in a text file, in words.
+        Called with a description of the names in a text file.
 
     Returns
     -------
@@ -83,9 +80,10 @@ def read_matrix(
         matrix = read_text(file, key, header, tell) if reader is read_text else reader(file, key)
     except (RefusedError, ImportError, MemoryError, Warning):
         raise
-    except Exception as error:  # on a damaged file the parsers raise nearly anything: IndexError, struct.error ...
+    except Exception as error:  # parsers of damaged files raise nearly anything: IndexError, struct.error ...
+        cause = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise ValueError(
-            f"path={str(file)!r} is not a readable {ending(file)} file ({_one_line(error)}); "
+            f"path={str(file)!r} is not a readable {ending(file)} file ({cause}); "
             "it is truncated, damaged or of another kind: write it again"
         ) from error
     if matrix.dtype.kind not in NUMERIC_KINDS:
@@ -109,9 +107,3 @@ def _reader_of(file: Path) -> Reader:
         found = f"the ending {ending(file)!r}" if file.suffix else "no ending"
         raise ValueError(f"path={str(file)!r} has {found}; use one of {', '.join(READERS)}, .h5 or a zarr store")
     return READERS[ending(file)]
-
-
-def _one_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without its full stop, or its name if it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
