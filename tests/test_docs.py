@@ -151,54 +151,6 @@ def test_page_without_result_says_how_to_make_it(pages: ModuleType, tmp_path: Pa
     assert f"`{command}` writes it" in getattr(pages, f"{page}_page")(tmp_path)
 
 
-def _entry(spec: str, arrived: float | None, error: float | None = 1e-9, **others: Any) -> dict[str, Any]:
-    blank = {"told": [], "note": "", "status": "converged", "seconds": 2.0, "f_measure": 1.0}
-    return blank | {"spec": spec, "seconds_to_target": arrived, "error": error} | others
-
-
-def _record(*entries: dict[str, Any], **others: Any) -> dict[str, Any]:
-    blank = {"question": "few", "title": "9 x 9, rank 5, 10% outliers", "short": "10%", "known": True, "target": 1e-4}
-    return blank | {"oracle_error": None, "time_limit": 60.0, "entries": list(entries)} | others
-
-
-@pytest.mark.parametrize(
-    ("entries", "wanted", "unwanted"),
-    [
-        (
-            [_entry("lrpca", 0.04), _entry("ircur", 0.08, error=1e-5)],
-            ["**Take the default**", "in 40 ms", "`ircur`, takes 2 times as long", "than the default's (1.0e-09)"],
-            ["Not reached"],
-        ),
-        (
-            [_entry("lrpca", 0.06), _entry("ircur", 0.02, error=1e-12), _entry("scaledgd", 0.03, error=1e-2)],
-            [
-                "**`ircur` is the fastest**",
-                "default takes 3 times as long and is number 3 of 3",
-                "`ircur` (1.0e-12, the",
-            ],
-            ["Take the default"],
-        ),
-        (
-            [
-                _entry("lrpca", 0.1, error=1.02e-8),
-                _entry("a", 0.2, error=1e-8),
-                _entry("tensorly", None, status="time limit", error=0.1),
-                _entry("pyrpca", None, status="failed", error=None),
-                _entry("b", None, status="not installed", error=None),
-            ],
-            ["within 5% of the closest", "limit of 60 s: `tensorly`.", "Refused or failed: `pyrpca`."],
-            ["`b`"],
-        ),
-    ],
-)
-def test_advice_follows_the_numbers(
-    pages: ModuleType, entries: list[dict[str, Any]], wanted: list[str], unwanted: list[str]
-) -> None:
-    text = importlib.import_module("choose").advice(_record(*entries))
-    assert [words for words in wanted if words not in text] == [], text
-    assert [words for words in unwanted if words in text] == [], text
-
-
 def test_the_table_of_methods_says_what_they_take() -> None:
     rows = {}
     for line in (ROOT / "docs/choose.md").read_text(encoding="utf-8").splitlines():

@@ -77,15 +77,3 @@ def test_numbers_are_in_the_json_and_on_the_page(finished):
     assert len(images) >= 4 + 4 * 4 + 4
     assert (result.page.parent / "frame.png").read_bytes() in {base64.b64decode(image) for image in images}
     assert not re.search(r"https?://", html)
-
-
-def test_bad_arguments_are_refused_before_any_work(tmp_path):
-    with pytest.raises(ValueError, match="n_frames=5 "):
-        demo.run(tmp_path / "out", n_frames=5)
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    with pytest.raises(NotADirectoryError, match="to be a folder; choose another"):
-        demo.run(taken)
-    with pytest.raises(OSError, match="taken"):
-        demo.run(taken / "below")
-    assert taken.read_text() == "a file"

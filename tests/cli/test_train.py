@@ -403,13 +403,6 @@ def test_ctrl_c_before_the_first_checkpoint(
     assert err == "lrpca: interrupted, nothing half-written is left; no checkpoint was written yet\n"
 
 
-def test_ctrl_c_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    interrupt_at(2, signal.SIGINT, monkeypatch)
-    assert train(*MADE, *BRIEF, "-o", "m.json", "--checkpoint", "state/c.json", "-f") == ExitCode.INTERRUPTED
-    assert "--checkpoint state/c.json -f --resume\n" in capsys.readouterr().err
-    assert names() == ["state"] and os.listdir("state") == ["c.json"]
-
-
 def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -430,9 +423,3 @@ def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(
     assert "m.checkpoint.json" in capsys.readouterr().err
     Path("m.checkpoint.json").write_bytes(state)
     assert train(*command, "--force", "--seed", "4") == ExitCode.DONE and names() == ["m.json"]
-
-
-def test_help_tells_its_own_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--help"]) == ExitCode.DONE
-    text = capsys.readouterr().out
-    assert "training diverged" in text and "not converged" not in text and "[FILES...]" in text

@@ -184,14 +184,6 @@ def test_bar_on_a_terminal(folder: Path) -> None:
     assert "report.html" in out.decode() and "\x1b[" not in out.decode()
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "--help"]) == ExitCode.DONE
-    text = capsys.readouterr().out
-    for code in ExitCode:
-        assert f"{code.value}" in text
-    assert "breaks off" in text and "--sensitivity" in text and "--colour" in text
-
-
 # --- exit codes --------------------------------------------------------------------------------------------
 
 
@@ -393,18 +385,6 @@ def test_an_interrupted_run_leaves_the_complete_result(
     assert capsys.readouterr().err == f"lrpca: {said}{left}\n"
     assert names(folder / "out") == sorted([*EVERYTHING, "partial"]) and names(folder / "out" / "partial") == EVERYTHING
     assert figures(folder / "out" / "partial")["frames"] == 40
-
-
-def test_a_truncated_clip_does_not_replace_a_complete_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
-    write_clip("cut.mp4", 300)
-    whole = (folder / "cut.mp4").read_bytes()
-    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
-    assert main(["video", "cut.mp4", "-o", "out", "--force"]) == ExitCode.NOT_CONVERGED
-    out, err = capsys.readouterr()
-    assert "separated and written, to 'out/partial': the complete result stays" in err
-    assert "out/partial/mask.mp4" in out and "out/mask.mp4" not in out
-    assert figures(folder / "out")["complete"] is True and figures(folder / "out" / "partial")["clip"] == "cut.mp4"
 
 
 def test_interrupted_before_the_first_frame(

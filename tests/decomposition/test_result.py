@@ -122,17 +122,6 @@ def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
     assert np.all(np.abs(Y - d.low_rank - d.sparse) <= d.outlier_threshold * (1 + 1e-5))
 
 
-def test_blocks_of_rows_do_not_show(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    from lrpca.decomposition import result as decomposition
-
-    whole = lrpca.decompose(problem.Y, RANK)
-    parts = lrpca.decompose(problem.Y, RANK)
-    monkeypatch.setattr(decomposition, "_BLOCK", 7 * SHAPE[1])
-    np.testing.assert_array_equal(parts.outliers, whole.outliers)
-    monkeypatch.undo()
-    np.testing.assert_allclose(parts.sparse, whole.sparse, rtol=0, atol=1e-15)
-
-
 def test_thresholds_of_their_own_for_rows_or_columns(problem: Problem, result: Decomposition) -> None:
     """The threshold may be anything that broadcasts to Y."""
     level = np.full((1, SHAPE[1]), result.outlier_threshold)

@@ -18,8 +18,8 @@ import scipy.sparse
 import lrpca
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
 from lrpca.decomposition.writing import check_disk_space, check_writable, summarize, write_result
+from lrpca.files import read_matrix
 from lrpca.files.atomic import cannot_write, replacing, replacing_files
-from lrpca.files.reading import read_matrix
 from tests.helpers.full_disk import full_disk
 
 Y = np.random.default_rng(0).standard_normal((7, 4))
@@ -602,26 +602,6 @@ def test_replacing_files_is_all_or_nothing(tmp_path: Path, failing: int, monkeyp
         assert (tmp_path / "z" / "b.txt").read_text() == "new"
         assert order[0].name == "result.json" == order[-1].name
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
-
-
-def test_an_interrupt_between_the_files_of_a_folder_keeps_the_old_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    d = lrpca.decompose(lrpca.testing.planted((60, 50), rank=2, outlier_fraction=0.1).Y, rank=2)
-    write_result(d, tmp_path, sparse=True)
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    replace = os.replace
-
-    def interrupted(source: Path, destination: Path) -> None:
-        if destination == tmp_path / "R.npy":
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        replace(source, destination)
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_result(d, tmp_path)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_errors_of_the_system_name_the_path(tmp_path: Path) -> None:

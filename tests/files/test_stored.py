@@ -490,11 +490,3 @@ def test_saved_and_loaded_with_data_on_disk(tmp_path: Path) -> None:
         Decomposition.load(tmp_path / "d.npz", in_zarr(tmp_path, Y[:5], "short.zarr"))
     copy = pickle.loads(pickle.dumps(d))
     np.testing.assert_array_equal(np.asarray(copy.outliers), np.asarray(d.outliers))
-
-
-def test_sparse_part_goes_to_a_store_without_being_made_in_memory(tmp_path: Path) -> None:
-    d = decompose(in_zarr(tmp_path, Y), RANK)
-    da.to_zarr(d.sparse, str(tmp_path / "S.zarr"))
-    stored = zarr.open(str(tmp_path / "S.zarr"), mode="r")
-    assert stored.chunks == CHUNKS
-    np.testing.assert_array_equal(stored[:], np.asarray(d.sparse))

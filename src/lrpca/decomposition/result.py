@@ -193,12 +193,7 @@ class Decomposition:
         return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
 
     def to_numpy(self) -> Decomposition:
-        """Return the same with NumPy arrays on the host: itself, unless Y is a tensor.
-
-        Returns
-        -------
-        Decomposition
-        """
+        """Return the same with NumPy arrays on the host: itself, unless Y is a tensor."""
         return self
 
     def write_sparse(

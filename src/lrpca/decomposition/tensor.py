@@ -22,9 +22,8 @@ _BLOCK = 1 << 23
 class TensorDecomposition(Decomposition):
     """A `Decomposition` whose arrays are torch tensors on the device of Y.
 
-    L, R, low_rank, sparse and outliers are tensors without a graph, in float32 or float64 (complex64, complex128), and
-    so is what `transform` returns. Everything small is as in `Decomposition`: numbers are Python's, the history and the
-    diagnosis are on the host.
+    L, R, low_rank, sparse, outliers and the result of `transform` are tensors without a graph, in float32 or float64
+    (complex64, complex128). Numbers, history and diagnosis are as in `Decomposition`, on the host.
 
     Attributes
     ----------
@@ -75,17 +74,9 @@ class TensorDecomposition(Decomposition):
         return in_memory_of(self.device, compute, (len(self.L), len(self.R)))
 
     def transform(self, Y: Any) -> Any:
-        """Return robust coefficients of new rows with R fixed: outliers in them are rejected, NaN is missing.
+        """Return robust coefficients of new rows as a tensor, see `Decomposition.transform`.
 
-        Parameters
-        ----------
-        Y : tensor or array-like (m, n2)
-            New rows. A tensor has to be on the device of R; its rows are regressed by the CPU, block by block.
-
-        Returns
-        -------
-        tensor (m, rank)
-            On the device of R; see `Decomposition.transform`.
+        A tensor Y has to be on the device of R; its rows are regressed by the CPU, block by block.
         """
         if is_tensor(Y) and Y.device != self.device:
             raise ValueError(f"Y.device={Y.device} is not the decomposition's {self.device}; pass Y.to(d.device)")
@@ -94,11 +85,8 @@ class TensorDecomposition(Decomposition):
     def to_numpy(self) -> Decomposition:
         """Return the same with NumPy arrays, on the host.
 
-        Returns
-        -------
-        Decomposition
-            For tensors on the CPU it shares their memory; from other devices Y is copied too, unless `without_data` was
-            called before.
+        Tensors on the CPU share their memory with it. From other devices Y is copied too, unless `without_data` was
+        called before.
         """
         matrix = self.matrix
         if matrix is not None and is_tensor(matrix.array):
@@ -174,7 +162,7 @@ def to_tensor(
 
 
 def showing_tensors(callback: Callable[[State], object], device: Any, dtype: Any) -> Callable[[State], object]:
-    """Return a callback that gives another one the factors as tensors, in the number type (of NumPy) of results."""
+    """Return a callback that passes the factors on as tensors, in the number type of results."""
     import torch
 
     kind = getattr(torch, dtype.name)
@@ -190,7 +178,7 @@ def _product(
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)
 ) -> Any:
-    """Return L Rᵀ in full precision, whatever torch is allowed to round."""
+    """Return L Rᵀ in full precision, also if torch is allowed to round products."""
     import torch
 
     wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(L.dtype)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from lrpca.files.formats import NUMERIC_KINDS, choose, map_npy
+from lrpca.files.formats import NUMERIC_KINDS, choose, map_npy, read_matrix
 
 # One of them is in every zarr store.
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
@@ -182,8 +182,6 @@ def open_path(path: str | os.PathLike[str], key: str | None = None) -> Any:
     The path is that of a zarr array or group, of an HDF5 file, or of a file for `lrpca.files.read_matrix`. `key` is the
     name of the array in a group or file that holds several.
     """
-    from lrpca.files.reading import read_matrix
-
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(f"path={str(file)!r} does not exist; check the name and the folder")
