@@ -149,11 +149,6 @@ def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.
 # --- what is printed ---------------------------------------------------------------------------------------
 
 
-def test_quiet(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "clip.mp4", "--quiet"]) == ExitCode.DONE
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_restless_background_is_warned_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

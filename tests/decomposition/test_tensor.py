@@ -321,13 +321,6 @@ def test_ranks_in_tensors_are_refused(tensor: Any, rank: Any) -> None:
         decompose(tensor, torch.tensor([3, 4]))  # type: ignore[arg-type]
 
 
-def test_masks_that_do_not_fit(tensor: Any) -> None:
-    with pytest.raises(ValueError, match=r"mask\.shape=\(70, 90\) does not fit"):
-        decompose(tensor, RANK, mask=torch.ones(70, 90, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"mask\.dtype=float32 is not bool; .* mask != 0"):
-        decompose(tensor, RANK, mask=torch.ones(90, 70))
-
-
 # ------------------------------------------------------------------------------------------ the result
 
 

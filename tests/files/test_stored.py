@@ -369,13 +369,6 @@ def test_inf_is_named_by_its_place_in_the_matrix(tmp_path: Path) -> None:
             decompose(in_zarr(tmp_path, spoiled, f"{method}.zarr"), RANK, method=method)
 
 
-def test_nothing_observed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Y has no observed entry"):
-        decompose(in_zarr(tmp_path, np.full_like(Y, np.nan)), RANK)
-    with pytest.raises(ValueError, match="Y has no observed entry"):
-        decompose(in_hdf5(tmp_path, Y), RANK, mask=np.zeros((160, 1), bool))
-
-
 # ------------------------------------------------------------------------------------------ what is no matrix
 
 
