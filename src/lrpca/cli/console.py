@@ -125,13 +125,12 @@ class Shown:
 def stages() -> Iterator["Callable[[str], None]"]:
     """Yield a function that shows the stage of the work: live on a terminal, otherwise one line each."""
     with live_rows(quiet=False, doing="", first="starting") as show:
-        assert show is not None
         yield show.stage
 
 
 @contextmanager
-def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Shown | None"]:
-    """Yield functions that show the progress, or None if `quiet`.
+def live_rows(quiet: bool, doing: str, first: str) -> Iterator[Shown]:
+    """Yield functions that show the progress; they do nothing if `quiet`.
 
     On a terminal, the last rows are shown live, below what is being done (`first`, until the first row comes).
     Otherwise rows and stages make a line each, and news within a stage a line a minute at most.
@@ -143,7 +142,7 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Shown | None"]:
     from rich.text import Text
 
     if quiet:
-        yield None
+        yield Shown(lambda row: None, lambda text: None, lambda text: None)
     elif not sys.stderr.isatty():
         yield _lines()
     else:

@@ -98,11 +98,13 @@ def add_decompose(app: "typer.Typer") -> None:
                     d = _solve(Y, asked, reads, quiet)
                 total = {"total_seconds": time.perf_counter() - began} | reads.summary()
                 with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
-                    tell = (
-                        None if show is None else lambda what, reading: show.say(_progress(f"writing {what}", reading))
-                    )
                     written = writing.write_result(
-                        d, output, sparse=sparse, low_rank=low_rank, layout=stored, tell=tell
+                        d,
+                        output,
+                        sparse=sparse,
+                        low_rank=low_rank,
+                        layout=stored,
+                        tell=lambda part, reading: show.say(_progress(f"writing {part}", reading)),
                     )
             summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
             summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
@@ -121,19 +123,18 @@ def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Deco
     import lrpca
 
     with live_rows(quiet, "solving", _COMPILING) as show:
-        follow = None if show is None else lambda state: show.row(_cells(state))
-        reads.say = None if show is None else show.say
-        try:
-            return lrpca.decompose(Y, **asked, callback=follow)
-        finally:
-            reads.say = None
+        reads.say = show.say
+        # Without a callback the solver copies no factors.
+        d = lrpca.decompose(Y, **asked, callback=None if quiet else lambda state: show.row(_cells(state)))
+    reads.say = lambda text: None
+    return d
 
 
 class _Reads:
     """Opens the matrix, and reports the progress of reading it."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] | None = None
+        self.say: Callable[[str], None] = lambda text: None
         self.shape: tuple[int, ...] = (0, 0)
         self.dtype: Any = None
         self.names: str | None = None
@@ -163,8 +164,7 @@ class _Reads:
         whole = reading.blocks == self._blocks
         self._passes += whole and reading.round != self._round
         self._round, self._last = reading.round, reading
-        if self.say is not None:
-            self.say(_progress(f"pass {self._passes}" if whole else "reading single entries", reading))
+        self.say(_progress(f"pass {self._passes}" if whole else "reading single entries", reading))
 
     def summary(self) -> dict[str, Any]:
         """Return the bytes read and the speed; nothing if Y was not read in blocks."""

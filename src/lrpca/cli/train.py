@@ -285,8 +285,7 @@ def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool
     from lrpca.learn.problems import as_source
 
     with live_rows(quiet or not material.files, "", "reading") as show:
-        if show is not None:
-            show.stage("reading the data" + (f", and labelling them by {material.labels}" if material.labels else ""))
+        show.stage("reading the data" + (f", and labelling them by {material.labels}" if material.labels else ""))
         try:
             return as_source(material.data(), material.labels, problems, rank=problems.rank, seed=seed)
         except (ValueError, TypeError) as error:
@@ -309,7 +308,7 @@ def _train(source: Any, places: _Places, settings: dict[str, Any], command: str,
                 data=source,
                 checkpoint=places.checkpoint,
                 resume=places.resume,
-                progress=None if show is None else _follow(show),
+                progress=_follow(show),
                 command=command,
                 **settings,
             )

@@ -129,7 +129,7 @@ def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Se
         exit_with(ExitCode.OUTPUT, OSError),
         live_rows(quiet, "separating", _LEARNING) as show,
     ):
-        return separate(file, folder, callback=None if show is None else _follow(show), **settings)
+        return separate(file, folder, callback=_follow(show), **settings)
 
 
 def _follow(show: Shown) -> "Callable[[Progress], None]":

@@ -291,14 +291,6 @@ class Decomposition:
         """Whether Y is at hand, from which `sparse` and `outliers` are computed."""
         return self.matrix is not None
 
-    def with_factors(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Decomposition:
-        """Return the same with another low-rank part."""
-        return replace(self, L=L, R=R)
-
     def with_data(self, matrix: Any) -> Decomposition:
         """Return the same with another matrix for `sparse` and `outliers`."""
         return replace(self, matrix=matrix)

@@ -93,14 +93,6 @@ class TensorDecomposition(Decomposition):
             matrix = DenseMatrix(readable(on_host(matrix.array)), on_host(matrix.mask))
         return self.converted(Decomposition, L=on_host(self.L), R=on_host(self.R), matrix=matrix)
 
-    def with_factors(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Decomposition:
-        """Return the same with another low-rank part."""
-        return super().with_factors(*(to_tensor(factor, self.device) for factor in (L, R)))
-
     def residual_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block, as arrays on the host."""
         if self._is_on_host():
