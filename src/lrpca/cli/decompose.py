@@ -69,7 +69,7 @@ def add_decompose(app: "typer.Typer") -> None:
     ) -> None:
         """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
         with short_messages():
-            from lrpca.cli.memory_limit import WORK, require_room
+            from lrpca.cli.memory_limit import WORK, require_memory
             from lrpca.cli.models import load_schedule
             from lrpca.decompose import check_settings
             from lrpca.decomposition import writing
@@ -89,7 +89,7 @@ def add_decompose(app: "typer.Typer") -> None:
                 reads = _Reads()
                 with exit_with(ExitCode.INPUT):
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
-                    require_room(WORK, "to work with beside Y")
+                    require_memory(WORK, "to work with beside Y")
                 with exit_with(ExitCode.OUTPUT):
                     compressed = output.suffix.lower() == ".zarr"
                     writing.check_disk_space(output, reads, low_rank + (sparse and not compressed))

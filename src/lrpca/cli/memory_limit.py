@@ -24,7 +24,7 @@ def load_within_limit() -> None:
     limit = _limit()
     if limit is None:
         return
-    require_room(LIBRARIES, "for the libraries")
+    require_memory(LIBRARIES, "for the libraries")
     if limit < LIBRARIES + _EACH_CORE * cores():
         for name in THREAD_VARIABLES:
             os.environ.setdefault(name, "1")
@@ -36,7 +36,7 @@ def load_within_limit() -> None:
     scipy.linalg.eigh(np.eye(200) @ np.eye(200))
 
 
-def require_room(needed: int, purpose: str) -> None:
+def require_memory(needed: int, purpose: str) -> None:
     """Raise MemoryError if a limit leaves less than this many kB; the message names the purpose."""
     limit = _limit()
     if limit is None:

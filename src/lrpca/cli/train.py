@@ -229,11 +229,11 @@ def _run(
 ) -> "Schedule":
     """Check everything that can be checked before work begins, train, and write."""
     from lrpca import learn, plot
-    from lrpca.cli.memory_limit import PYTORCH, require_room
+    from lrpca.cli.memory_limit import PYTORCH, require_memory
     from lrpca.cli.models import draw, load_schedule
 
     with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-        require_room(PYTORCH, "for PyTorch")
+        require_memory(PYTORCH, "for PyTorch")
         _ = learn.train  # raises ImportError without PyTorch
         if places.plot is not None:
             plot.require_matplotlib()
