@@ -80,10 +80,6 @@ def test_docstring_describes_the_signature(name: str) -> None:
     assert not [error for error in report["errors"] if error[0] in wanted]
 
 
-def test_pages_with_code_are_found() -> None:
-    assert {"README.md", "quickstart.md"} <= {page.name for page in PAGES}
-
-
 def test_architecture_page_names_modules_that_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", page))
@@ -122,15 +118,10 @@ def test_results_become_tables(pages: ModuleType, tmp_path: Path) -> None:
     assert "Measured 2026-11-15 on: cpu some CPU, cores 2. Versions: numpy 2.4.6." in page
 
 
-def test_page_without_results_says_so(pages: ModuleType, tmp_path: Path) -> None:
-    assert pages.NONE_YET in pages.benchmarks_page(tmp_path / "absent")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", r"file=bad.json is not JSON .*; run its benchmark again"),
-        ("[]", r"file=bad.json lacks everything"),
         (
             json.dumps({"title": "T", "command": "c", "tables": [], "notes": []}),
             r"lacks hardware, versions, date",
@@ -158,81 +149,6 @@ def test_stored_results_follow_the_format(pages: ModuleType) -> None:
 )
 def test_page_without_result_says_how_to_make_it(pages: ModuleType, tmp_path: Path, page: str, command: str) -> None:
     assert f"`{command}` writes it" in getattr(pages, f"{page}_page")(tmp_path)
-
-
-def test_long_tables_of_the_grid_are_folded(pages: ModuleType, tmp_path: Path) -> None:
-    long = {"caption": "Kind: noise", "columns": ["problem"], "rows": [["a"]]}
-    stored = _result(tables=[long, *_result()["tables"]], commit="abc1234")
-    (tmp_path / "grid.json").write_text(json.dumps(stored), encoding="utf-8")
-    page = pages.grid_page(tmp_path)
-    assert page.index("| rank | ms |") < page.index("<details><summary>noise</summary>") < page.index("| a |")
-    assert "Measured 2026-11-15, commit abc1234, on: cpu" in page
-
-
-def _entry(spec: str, arrived: float | None, error: float | None = 1e-9, **others: Any) -> dict[str, Any]:
-    blank = {"told": [], "note": "", "status": "converged", "seconds": 2.0, "f_measure": 1.0}
-    return blank | {"spec": spec, "seconds_to_target": arrived, "error": error} | others
-
-
-def _record(*entries: dict[str, Any], **others: Any) -> dict[str, Any]:
-    blank = {"question": "few", "title": "9 x 9, rank 5, 10% outliers", "short": "10%", "known": True, "target": 1e-4}
-    return blank | {"oracle_error": None, "time_limit": 60.0, "entries": list(entries)} | others
-
-
-@pytest.mark.parametrize(
-    ("entries", "wanted", "unwanted"),
-    [
-        (
-            [_entry("lrpca", 0.04), _entry("ircur", 0.08, error=1e-5)],
-            ["**Take the default**", "in 40 ms", "`ircur`, takes 2 times as long", "than the default's (1.0e-09)"],
-            ["Not reached"],
-        ),
-        (
-            [_entry("lrpca", 0.06), _entry("ircur", 0.02, error=1e-12), _entry("scaledgd", 0.03, error=1e-2)],
-            [
-                "**`ircur` is the fastest**",
-                "default takes 3 times as long and is number 3 of 3",
-                "`ircur` (1.0e-12, the",
-            ],
-            ["Take the default"],
-        ),
-        (
-            [_entry("lrpca", None, error=0.2, status="not converged"), _entry("gd", 0.5, told=["alpha"])],
-            ["`gd` is the fastest", "told the true alpha", "default does not reach it", "Not reached by `lrpca`"],
-            ["Take the default"],
-        ),
-        (
-            [_entry("lrpca", None, error=3e-3), _entry("pcp", None, error=0.2)],
-            ["**Nobody reaches an error of 1e-4**; `lrpca` comes closest", "far from the truth: `lrpca` and"],
-            ["Not reached", "No answer"],
-        ),
-        (
-            [
-                _entry("lrpca", 0.1, error=1.02e-8),
-                _entry("a", 0.2, error=1e-8),
-                _entry("tensorly", None, status="time limit", error=0.1),
-                _entry("pyrpca", None, status="failed", error=None),
-                _entry("b", None, status="not installed", error=None),
-            ],
-            ["within 5% of the closest", "limit of 60 s: `tensorly`.", "Refused or failed: `pyrpca`."],
-            ["`b`"],
-        ),
-    ],
-)
-def test_advice_follows_the_numbers(
-    pages: ModuleType, entries: list[dict[str, Any]], wanted: list[str], unwanted: list[str]
-) -> None:
-    text = importlib.import_module("choose").advice(_record(*entries))
-    assert [words for words in wanted if words not in text] == [], text
-    assert [words for words in unwanted if words in text] == [], text
-
-
-def test_missed_goals_have_the_reads_as_the_reason(pages: ModuleType) -> None:
-    row = {"problem": "10%", "rival": "fastest other full-data solver", "spec": "accaltproj:gamma=0.5", "goal": 5.0}
-    row |= {"ratio": 3.4, "kind": "exact", "our_reads": 5, "their_reads": 16, "met": False}
-    page = importlib.import_module("choose").render_goals([row])
-    assert "| 10% | fastest other full-data solver, accaltproj:gamma=0.5 | 3.4 | 5 | no |" in page
-    assert "reads Y 5 times and `accaltproj:gamma=0.5` 16 times, a ratio of 3.2; a read of its costs 1.1 times" in page
 
 
 def test_the_table_of_methods_says_what_they_take() -> None:

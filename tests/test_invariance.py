@@ -147,18 +147,11 @@ def test_balance_of_the_start_does_not_matter(factor: float) -> None:
     assert_close(other.low_rank, d.low_rank, 1e-9)
 
 
-def test_phase_of_complex_data_does_not_matter() -> None:
-    problem = make(dtype=complex)
-    phase = np.exp(0.7j)
-    assert_close(decompose(problem.Y * phase, RANK).low_rank, phase * decompose(problem.Y, RANK).low_rank, 1e-7)
-
-
-def test_conjugation_of_complex_data_does_not_matter() -> None:
-    problem = make(dtype=complex)
-    assert_close(decompose(problem.Y.conj(), RANK).low_rank, decompose(problem.Y, RANK).low_rank.conj(), 1e-7)
-
-
-def test_real_data_stored_as_complex() -> None:
+def test_phase_and_conjugation_of_complex_data_do_not_matter() -> None:
+    Y, phase = make(dtype=complex).Y, np.exp(0.7j)
+    want = decompose(Y, RANK).low_rank
+    assert_close(decompose(Y * phase, RANK).low_rank, phase * want, 1e-7)
+    assert_close(decompose(Y.conj(), RANK).low_rank, want.conj(), 1e-7)
     assert_close(decompose(PROBLEM.Y.astype(complex), RANK).low_rank, decompose(PROBLEM.Y, RANK).low_rank, 1e-7)
 
 

@@ -113,13 +113,6 @@ def test_cdnet_unscored_pixels_change_nothing():
     assert metrics.cdnet_score(masks ^ unscored, truth) == metrics.cdnet_score(masks, truth)
 
 
-def test_cdnet_agrees_with_the_general_score():
-    masks, truth = _random_clip()
-    general = metrics.precision_recall_f(masks, truth == 255, valid=np.isin(truth, [0, 50, 255]))
-    score = metrics.cdnet_score(masks, truth)
-    assert (score.precision, score.recall, score.f) == (general.precision, general.recall, general.f)
-
-
 def test_cdnet_frame_by_frame_is_the_whole_clip():
     masks, truth = _random_clip()
     whole = metrics.cdnet_score(masks, truth, first=2)

@@ -1,4 +1,4 @@
-"""The one verb: split a matrix into low rank plus sparse."""
+"""`decompose`: split a matrix into a low-rank part and sparse outliers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numbers
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,6 @@ from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
 
 if TYPE_CHECKING:
-    from lrpca.matrices.dense import DenseMatrix
-    from lrpca.solvers.outcome import Outcome
-    from lrpca.solvers.rank.choice import RankChoice
-    from lrpca.solvers.run import Run
     from lrpca.solvers.task import Task
 
 # Category and text of a warning.
@@ -33,11 +30,11 @@ Complaint = tuple[type[Warning], str]
 
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
-# No method is asked for less than single precision can show.
+# The smallest default in single precision.
 _LEAST_SINGLE_TOL = 1e-6
-# Weights beyond are brought down before they are summed.
+# Larger weights are scaled before they are summed.
 _LARGEST_SUMMED = 1e290
-# Sizes of factors to start from whose squares, and those of their sums, are numbers.
+# Sizes of starting factors whose squares, and those of their sums, stay in the range of numbers.
 _SQUARED = 1e-130, 1e130
 
 
@@ -66,54 +63,54 @@ def decompose(
         NumPy array or memmap of any numeric type and order, masked array, numeric pandas or polars frame, scipy
         sparse matrix (by densified blocks of rows; absent entries are zeros). Torch tensor: results are tensors on its
         device, and if that is a GPU, it does the work. Larger than memory, read in blocks: dask array, zarr array, HDF5
-        dataset, path of a file or zarr store, list of paths (one above the other); with a dask.distributed client, the
+        dataset, path of a file or zarr store, list of paths (stacked vertically); with a dask.distributed client, the
         cluster does the work. Rows are samples or frames. NaN is missing. Y is read in place and never changed; numbers
-        beyond 1e-50 and 1e50 are divided by a power of two in a copy, and refused where Y is too large for one.
+        beyond 1e-50 and 1e50 are divided by a power of two in a copy, and refused if there is no memory for one.
     rank : int, "auto", float or None
-        Rank r of the low-rank part, from 1 to min(n1, n2). Rather one too many than one too few. "auto", the default
-        (or None): all components that stand out of the noise, see `Decomposition.rank_choice`. A number between 0 and
-        1: the fewest of those that explain this share of ‖X‖² + n1 n2 σ², the energy of low-rank part and noise. Other
-        methods than lrpca, and other schedules than adaptive ones, are given what the default finds first, "sampled"
-        what it finds in a sampled block. The convex methods "pcp" and "stable_pcp" find it themselves; given, it cuts
-        their result to that many components.
+        Rank r of the low-rank part, from 1 to min(n1, n2). If in doubt, choose it too large. "auto", the default (or
+        None): all components that exceed the noise, see `Decomposition.rank_choice`. A number between 0 and 1: the
+        fewest of those that explain this share of ‖X‖² + n1 n2 σ², the energy of low-rank part and noise. For methods
+        other than lrpca, and schedules that are not adaptive, the default finds the rank first; for "sampled", in a
+        sampled block. The convex methods "pcp" and "stable_pcp" find it themselves; a given rank truncates their
+        result.
     method : str
         The solver: "lrpca"; "sampled", which solves a sample of rows and columns, regresses the others on it and reads
         all of Y only if that pays; "auto", which chooses between these two by shape and rank alone (and lrpca where
-        `schedule`, `start`, `row_weight` or `options` are given); or a rival: "scaledgd", "gd", "altproj",
+        `schedule`, `start`, `row_weight` or `options` are given); or another method: "scaledgd", "gd", "altproj",
         "accaltproj", "pcp", "stable_pcp", "ircur", "pgrmc", "godec", "grassmann" (`lrpca.solvers.methods.METHODS`
-        says what each can take).
+        lists the arguments of each).
     schedule : Schedule, str or Path, optional
-        The numbers that steer the iteration: a `Schedule`, the name of a shipped one, or the path of a JSON file. The
-        default adapts to scale, shape, noise and outlier fraction by itself.
+        Thresholds and steps: a `Schedule`, the name of a shipped one, or the path of a JSON file. The default adapts to
+        scale, shape, noise and outlier fraction.
     tol : float, optional
         Adaptive schedules stop when ``‖X_k - X_{k-1}‖ / ‖X_k‖ <= tol`` (1e-6 for single precision, 1e-8 else), absolute
         ones when ``‖Y - X - S‖ / ‖Y‖ < tol`` (1e-4). The other methods have their own measure and default, see
         `lrpca.solvers.methods.METHODS`. 0 runs to `max_iter`.
     max_iter : int, optional
-        Most iterations; 300 for lrpca unless given.
+        Maximum number of iterations; 300 for lrpca by default.
     random_state : int or numpy Generator, optional
-        Seed of the test matrix and of the sampled entries; 0 unless given, so the result is reproducible.
+        Seed of the test matrix and of the sampled entries; 0 by default, so the result is reproducible.
     callback : callable, optional
-        Called with a `State` after every iteration; returning True stops. Where the rank is to be found, the iterations
-        are those of the solution with it; they begin again if it turns out to be larger.
+        Called with a `State` after every iteration; returning True stops. If the rank is to be found, the iterations
+        are those of the final solution; they begin again if the rank grows.
     mask : array-like of bool, optional
-        True where observed; shape of Y, (n1, 1) or (1, n2). It may be as large as Y and of the same kinds. Beside a
-        tensor, this and the next two are arrays, or tensors on the same device.
+        True where observed; shape of Y, (n1, 1) or (1, n2). It may be as large as Y, in the same kinds of containers.
+        If Y is a tensor, `mask`, `start` and `row_weight` are arrays, or tensors on the same device.
     start : (L, R), optional
-        Factors to start from, instead of the spectral initialisation. Where the rank is to be found, their width is the
-        first guess; there may be more components in the end, or fewer.
+        Factors to start from, instead of the spectral initialisation. If the rank is to be found, their width is the
+        first guess.
     row_weight : array-like (n1,), optional
         Weights of the rows, not negative: a row of weight 2 counts like two equal rows.
     options : dict, optional
-        The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD, ``sample_size`` of
-        the entries that thresholds are read from (below 100 000 entries all are taken), ``without`` some rules of the
-        default, by name, to see what they bring (`lrpca.solvers.rules.RULES`), ``change`` below which the relative
-        changes of both X and S end the run (the paper's rule for videos, one more read; with ``tol=0`` the only one),
-        ``checkpoint``, a file from which a run that was killed or interrupted goes on, called again like before, with
-        the same bits (iterations are saved there, fast ones once a second; deleted at the end, unless `max_iter` or the
-        callback was that: with a larger `max_iter` the run goes on). The other methods': see the function ``solve`` of
-        ``lrpca.solvers.<method>``. `Decomposition.settings` tells which values were used; None is one that followed the
-        data from iteration to iteration.
+        The method's own parameters. lrpca: ``power_steps`` of the initialisation's randomised SVD; ``sample_size`` of
+        the entries for the thresholds (if there are fewer than 100 000, all are used); ``without``, a list of
+        rules of the default to leave out (`lrpca.solvers.rules.RULES`); ``change``: stop when the relative changes of
+        both X and S are below it (the paper's rule for videos, one more pass; with ``tol=0`` the only rule);
+        ``checkpoint``, a file from which the same call resumes an interrupted run, bit for bit (saved after each
+        iteration, at most once a second; deleted at the end, but kept after `max_iter` or a stop by the callback, so
+        that a larger `max_iter` continues the run). The other methods: see the function ``solve`` of
+        ``lrpca.solvers.<method>``. `Decomposition.settings` holds the values used; None is one that changed from
+        iteration to iteration.
 
     Returns
     -------
@@ -123,10 +120,10 @@ def decompose(
     Warns
     -----
     ConvergenceWarning
-        The iteration stopped short of its tolerance; `Decomposition.reason` says why.
+        The iteration stopped before it reached its tolerance; `Decomposition.reason` says why.
     DiagnosisWarning
-        The result looks odd: no outliers at all, nothing but outliers, rows or columns without influence, structure
-        left in the residual, mostly zeros.
+        The result looks odd: no outliers, too many outliers, rows or columns without influence, structure left in the
+        residual, mostly zeros.
 
     References
     ----------
@@ -141,67 +138,76 @@ def decompose(
     >>> d.converged, bool(np.linalg.norm(d.low_rank - problem.X) < 1e-6 * np.linalg.norm(problem.X))
     (True, True)
     """
-    result, complaints = decompose_quietly(
-        Y,
-        rank,
-        method=method,
-        schedule=schedule,
-        tol=tol,
-        max_iter=max_iter,
-        random_state=random_state,
-        callback=callback,
-        mask=mask,
+    given = Arguments(
+        method,
+        schedule,
+        tol,
+        max_iter,
+        random_state,
+        callback,
+        mask,
         start=start,
         row_weight=row_weight,
         options=options,
     )
+    result, complaints = decompose_quietly(Y, rank, given)
     for category, message in complaints:
         warnings.warn(message, category, stacklevel=2)
     return result
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of `decompose` beside Y and rank."""
+
+    method: str = "lrpca"
+    schedule: Schedule | str | Path | None = None
+    tol: float | None = None
+    max_iter: int | None = None
+    random_state: int | np.random.Generator | None = None
+    callback: Callable[[State], object] | None = None
+    mask: Any = None
+    start: Any = None
+    row_weight: Any = None
+    options: dict[str, Any] | None = None
+
+
 def decompose_quietly(
-    Y: Any,
-    rank: int | float | str | None = None,
-    *,
-    method: str = "lrpca",
-    schedule: Schedule | str | Path | None = None,
-    tol: float | None = None,
-    max_iter: int | None = None,
-    random_state: int | np.random.Generator | None = None,
-    callback: Callable[[State], object] | None = None,
-    mask: Any = None,
-    start: tuple[Any, Any] | None = None,
-    row_weight: Any = None,
-    options: dict[str, Any] | None = None,
+    Y: Any, rank: int | float | str | None = None, given: Arguments | None = None
 ) -> tuple[Decomposition, list[Complaint]]:
-    """Do what `decompose` does, and return what it would warn of: catching warnings is not safe among threads."""
+    """Return the result of `decompose` and its warnings: catching warnings is not safe among threads."""
     from lrpca.core.units import showing_units
     from lrpca.decomposition.assemble import assemble
     from lrpca.decomposition.tensor import TensorDecomposition, showing_tensors
     from lrpca.matrices.accept import accept
     from lrpca.matrices.accept_tensor import host_argument, results_device
     from lrpca.matrices.chunked.memory_budget import with_room
+    from lrpca.solvers.rank.search import solve_unknown_rank
     from lrpca.solvers.task import Task
 
-    chosen = find_method(method)
+    given = given or Arguments()
+    chosen, callback, start = find_method(given.method), given.callback, given.start
     if callback is not None and not callable(callback):
         raise TypeError(f"callback={callback!r} is not callable; pass a function of one argument, the state")
-    given = check_options(options, chosen.options, chosen.name)
-    _refuse_unused(chosen, schedule=schedule, start=start, row_weight=row_weight)
-    matrix = accept(Y, mask)
+    options = check_options(given.options, chosen.options, chosen.name)
+    specific = {"schedule": given.schedule, "start": start, "row_weight": given.row_weight}
+    _refuse_unused(chosen, specific)
+    matrix = accept(Y, given.mask)
     asked = _check_rank(rank, matrix.shape, chosen)
-    plain = not given and schedule is None and start is None and row_weight is None
-    if method == "auto" and plain and pays_to_sample(matrix.shape, asked if isinstance(asked, int) else 1):
+    plain = not options and all(value is None for value in specific.values())
+    if given.method == "auto" and plain and pays_to_sample(matrix.shape, asked if isinstance(asked, int) else 1):
         chosen = find_method("sampled")
     device = results_device(Y, matrix)
-    _refuse_off_device(chosen, matrix)
-    weight = _check_weight(host_argument(row_weight, "row_weight", device), matrix.shape[0])
+    if is_tensor(getattr(matrix, "array", None)) and not chosen.device:
+        raise ValueError(
+            f"method={chosen.name!r} does not run on a GPU; pass Y.cpu(), or use one of {able_to('device')}"
+        )
+    weight = _check_weight(host_argument(given.row_weight, "row_weight", device), matrix.shape[0])
     if isinstance(start, tuple | list):
         start = tuple(host_argument(factor, f"start[{k}]", device) for k, factor in enumerate(start))
-    plan = _resolve_schedule(schedule) if chosen.schedule else None
-    rng = _generator(random_state)
-    limits = check_tol(tol, chosen, plan, matrix.arithmetic), _check_max_iter(max_iter, chosen.max_iter)
+    plan = _resolve_schedule(given.schedule) if chosen.schedule else None
+    rng = _generator(given.random_state)
+    limits = check_tol(given.tol, chosen, plan, matrix.arithmetic), _check_max_iter(given.max_iter, chosen.max_iter)
     if device is not None and callback is not None:
         callback = showing_tensors(callback, device, matrix.result)
 
@@ -210,61 +216,47 @@ def decompose_quietly(
         try:
             if not chosen.streams:
                 held = with_room(matrix, chosen.name, chosen.held)
-            task = Task.drawn(held, chosen, plan, given, limits, rng, weight)
+            task = Task.drawn(held, chosen, plan, options, limits, rng, weight)
             shown = callback
             if callback is not None and task.matrix.unit != 1:
                 shown = showing_units(callback, task.matrix.unit)
-            run, outcome, choice = _solve(task, asked, _check_start(start, task, asked), shown)
+            begin = _check_start(start, task, asked)
+            if asked is None or isinstance(asked, int):
+                run, outcome, choice = *task.solve(asked, begin, shown), None
+            else:
+                run, outcome, choice = solve_unknown_rank(task, asked, begin, shown)
         finally:
             held.close()
             matrix.close()
-        # What was read in blocks stays where it is, whatever the method did with it.
+        # The matrix as it was given: the method may have copied what is read in blocks.
         found = assemble(run, outcome, choice).with_data(matrix)
         return found if device is None else TensorDecomposition.of(found, device), task
 
     result, task = in_memory_of(device, solved, matrix.shape)
-    return result, _complaints(result, task, max_iter)
-
-
-def _solve(
-    task: Task, asked: int | float | str | None, start: Any, callback: Callable[[State], object] | None
-) -> tuple[Run, Outcome, RankChoice | None]:
-    """Return a run, what came of it, and how the rank was found, if it was to be."""
-    from lrpca.solvers.rank.search import solve_unknown_rank
-
-    if asked is None or isinstance(asked, int):
-        return *task.solve(asked, start, callback), None
-    return solve_unknown_rank(task, asked, start, callback)
+    return result, _complaints(result, task, given.max_iter)
 
 
 def check_settings(
     method: str, schedule: Any, tol: Any, max_iter: Any, random_state: Any, rank: int | float | str | None = None
 ) -> None:
-    """Raise what `decompose` would raise of these arguments, whatever Y is."""
+    """Raise what `decompose` raises for these arguments with any Y."""
     chosen = find_method(method)
     _check_rank(rank, (sys.maxsize, sys.maxsize), chosen)
-    _refuse_unused(chosen, schedule=schedule)
+    _refuse_unused(chosen, {"schedule": schedule})
     plan = _resolve_schedule(schedule) if chosen.schedule else None
     check_tol(tol, chosen, plan, np.dtype(np.float64))
     _check_max_iter(max_iter, chosen.max_iter)
     _generator(random_state)
 
 
-def _refuse_unused(method: Method, **arguments: Any) -> None:
+def _refuse_unused(method: Method, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         if value is not None and not getattr(method, name):
             raise ValueError(f"{name} is not used by method={method.name!r}; leave it out, or use {able_to(name)}")
 
 
-def _refuse_off_device(method: Method, matrix: DenseMatrix) -> None:
-    if is_tensor(getattr(matrix, "array", None)) and not method.device:
-        raise ValueError(
-            f"method={method.name!r} does not run on a GPU; pass Y.cpu(), or use one of {able_to('device')}"
-        )
-
-
 def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | float | str | None:
-    """Return a rank, "auto", a share of the energy, or None for methods that find their own."""
+    """Return a rank, "auto", a share of the energy, or None for methods that find the rank themselves."""
     if rank is None or (isinstance(rank, str) and rank == "auto"):
         return "auto" if method.needs_rank else None
     if not is_integer(rank):
@@ -284,7 +276,7 @@ def _check_rank(rank: Any, shape: tuple[int, int], method: Method) -> int | floa
 
 
 def holds_one_number(value: Any) -> bool:
-    """Tell whether something is a tensor or an array of one number, and not the number itself."""
+    """Tell whether a value is a tensor or an array of one number, and not the number itself."""
     return (is_tensor(value) or isinstance(value, np.ndarray)) and value.shape == ()
 
 
@@ -315,7 +307,7 @@ def _resolve_schedule(schedule: Any) -> Schedule:
 
 
 def check_tol(tol: Any, method: Method, schedule: Schedule | None, arithmetic: Any) -> float:
-    """Return a tolerance, or that of the method where it is None: never below what the arithmetic can show."""
+    """Return a tolerance; if it is None, that of the method, which the arithmetic can reach."""
     if tol is None:
         if schedule is not None and schedule.kind == "absolute":
             return _ABSOLUTE_TOL
@@ -401,7 +393,7 @@ def _complaints(result: Decomposition, task: Task, max_iter: Any) -> list[Compla
         absolute = schedule is not None and schedule.kind == "absolute"
         measure = "residual" if absolute else task.method.measure
         reached = getattr(last, measure, None)
-        # A run in doubt may well have come to rest, and so may one that had to go on.
+        # A stalled run, or one that had to continue, may have reached the tolerance.
         named = reached is not None and reason != "stalled" and not reached <= tolerance
         detail = f" ({measure} {reached:.1e}, asked for {tolerance:.1e})" if named else ""
         message = f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}"

@@ -31,44 +31,41 @@ class DetectionScore:
 
     Attributes
     ----------
-    precision : float
-        Share of the detected entries that are true.
-    recall : float
-        Share of the true entries that are detected.
-    f : float
-        F-measure, the harmonic mean of precision and recall.
     true_positives, false_positives, false_negatives : int
         Entries detected rightly, detected wrongly, and missed.
     """
 
-    precision: float
-    recall: float
-    f: float
     true_positives: int
     false_positives: int
     false_negatives: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the detected entries that are true."""
+        return _share(self.true_positives, self.true_positives + self.false_positives)
+
+    @property
+    def recall(self) -> float:
+        """Share of the true entries that are detected."""
+        return _share(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def f(self) -> float:
+        """F-measure, the harmonic mean of precision and recall."""
+        return _share(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
 
 
 @dataclass(frozen=True)
 class CDnetScore(DetectionScore):
     """Agreement of masks with ground truth in CDnet's coding, over the scored pixels. A share of nothing is nan.
 
-    To precision, recall, f and their counts, see `DetectionScore`, come
-
     Attributes
     ----------
-    true_negatives : int
-        Background that is not marked.
+    true_positives, false_positives, false_negatives, true_negatives : int
+        Moving pixels that are marked, background that is marked, moving pixels that are missed, and background that is
+        not marked.
     shadow_errors : int
         Those of the false positives that are cast shadows.
-    specificity : float
-        Share of the background that is not marked.
-    false_positive_rate : float
-        Share of the background that is marked.
-    false_negative_rate : float
-        Share of the moving pixels that are missed.
-    wrong_percentage : float
-        Percentage of the scored pixels that are wrong (CDnet's PWC).
     """
 
     true_negatives: int
@@ -97,12 +94,12 @@ class CDnetScore(DetectionScore):
 
 
 class CDnetScorer:
-    """CDnet's scores of masks that come one by one: only counts are kept.
+    """CDnet's scores of masks, frame by frame; only counts are kept.
 
     Parameters
     ----------
     roi : array_like of bool (height, width), optional
-        True where pixels are scored. CDnet's own ground truth has the outside in its codes.
+        True where pixels are scored. CDnet's own ground truth marks the outside by a code.
 
     Examples
     --------
@@ -125,16 +122,7 @@ class CDnetScorer:
         mask: ArrayLike,  # (height, width)
         truth: ArrayLike,  # (height, width)
     ) -> None:
-        """Count the pixels of one frame, or of several: (n, height, width).
-
-        Parameters
-        ----------
-        mask : array_like of bool, or of 0 and 255
-            What was marked. 127, which OpenCV's subtractors write for shadows, is not marked.
-        truth : array_like of int, same shape
-            0 is background and 50 cast shadow, which is background too; 255 moves; 85 (outside the region of interest)
-            and 170 (unknown) are not scored.
-        """
+        """Count the pixels of one frame, or of several (n, height, width); for their values see `cdnet_score`."""
         found, real = np.asarray(mask), np.asarray(truth)
         if found.shape != real.shape:
             raise ValueError(f"mask.shape={found.shape} is not truth.shape={real.shape}; compare frames of one shape")
@@ -152,13 +140,12 @@ class CDnetScorer:
     def score(self) -> CDnetScore:
         """Return the scores of all that was added."""
         counts = dict(zip(TRUTH_CODES, self._counts.tolist(), strict=True))
-        hits, misses = counts[MOVING][-1], sum(counts[MOVING][:-1])
-        shadows = counts[SHADOW][-1]
-        false_alarms = counts[BACKGROUND][-1] + shadows
         return CDnetScore(
-            **_rates(hits, false_alarms, misses),
+            true_positives=counts[MOVING][-1],
+            false_positives=counts[BACKGROUND][-1] + counts[SHADOW][-1],
+            false_negatives=sum(counts[MOVING][:-1]),
             true_negatives=sum(counts[BACKGROUND][:-1]) + sum(counts[SHADOW][:-1]),
-            shadow_errors=shadows,
+            shadow_errors=counts[SHADOW][-1],
         )
 
 
@@ -187,8 +174,9 @@ def relative_error(X: ArrayLike, X_true: ArrayLike) -> float:
     error2, norm2 = 0.0, 0.0
     # A view where the memory allows it; otherwise (a strided slice) NumPy copies.
     a, b = estimate.reshape(-1), truth.reshape(-1)
+    wide = np.complex128 if np.iscomplexobj(truth) else np.float64
     for start in range(0, truth.size, BLOCK):
-        exact = _doubled(b[start : start + BLOCK])
+        exact = b[start : start + BLOCK].astype(wide)
         difference = a[start : start + BLOCK] - exact
         error2 += float(np.vdot(difference, difference).real)
         norm2 += float(np.vdot(exact, exact).real)
@@ -226,9 +214,7 @@ def precision_recall_f(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | Non
         scored = np.broadcast_to(_boolean("valid", valid), real.shape)
         found, real = found & scored, real & scored
     hits = int(np.count_nonzero(found & real))
-    false_alarms = int(np.count_nonzero(found)) - hits
-    misses = int(np.count_nonzero(real)) - hits
-    return DetectionScore(**_rates(hits, false_alarms, misses))
+    return DetectionScore(hits, int(np.count_nonzero(found)) - hits, int(np.count_nonzero(real)) - hits)
 
 
 def f_measure(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | None = None) -> float:
@@ -277,7 +263,7 @@ def cdnet_score(
     first : int
         Frames at the start that are not scored, for learning.
     roi : array_like of bool, optional
-        True where pixels are scored. CDnet's own ground truth has the outside in its codes.
+        True where pixels are scored. CDnet's own ground truth marks the outside by a code.
 
     Returns
     -------
@@ -314,24 +300,17 @@ def cdnet_score(
 
 def _positions(name: str, values: NDArray[Any], codes: tuple[int, ...]) -> NDArray[np.intp]:
     """Return the position of every value among the codes; refuse others."""
+    listed = ", ".join(map(str, codes))
     if values.dtype.kind not in "iu":
-        raise ValueError(f"{name}.dtype={values.dtype} holds no codes; pass whole numbers of {_listed(codes)}")
+        raise ValueError(f"{name}.dtype={values.dtype} holds no codes; pass whole numbers of {listed}")
     table = np.full(256, -1, np.intp)
     table[list(codes)] = range(len(codes))
     places: NDArray[np.intp] = table[values if values.dtype == np.uint8 else np.clip(values, 0, 255)]
     wrong = places < 0 if values.dtype == np.uint8 else (places < 0) | (values < 0) | (values > 255)
     if wrong.any():
-        hint = "compare with a threshold first" if name == "mask" else "recode what else it says"
-        raise ValueError(f"{name}={values[wrong][0]} is not one of {_listed(codes)}; {hint}")
+        hint = "compare with a threshold first" if name == "mask" else "recode the other values"
+        raise ValueError(f"{name}={values[wrong][0]} is not one of {listed}; {hint}")
     return places
-
-
-def _listed(codes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, codes))
-
-
-def _doubled(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(np.complex128 if np.iscomplexobj(values) else np.float64)
 
 
 def _boolean(name: str, values: ArrayLike) -> NDArray[np.bool_]:
@@ -339,18 +318,6 @@ def _boolean(name: str, values: ArrayLike) -> NDArray[np.bool_]:
     if array.dtype != np.bool_:
         raise ValueError(f"{name}.dtype={array.dtype} is not bool; compare with a threshold first, e.g. {name} > 0")
     return array
-
-
-def _rates(hits: int, false_alarms: int, misses: int) -> dict[str, Any]:
-    """Return what a `DetectionScore` is made of."""
-    return {
-        "precision": _share(hits, hits + false_alarms),
-        "recall": _share(hits, hits + misses),
-        "f": _share(2 * hits, 2 * hits + false_alarms + misses),
-        "true_positives": hits,
-        "false_positives": false_alarms,
-        "false_negatives": misses,
-    }
 
 
 def _share(part: int, whole: int) -> float:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lrpca.matrices.accept_tensor import on_host
 
@@ -42,12 +42,12 @@ def convergence(
     against: str = "iteration",
     ax: Axes | None = None,
 ) -> list[Line2D]:
-    """Draw how one or several decompositions went, iteration by iteration.
+    """Draw the history of one or several decompositions, iteration by iteration.
 
     Parameters
     ----------
     decompositions : Decomposition or mapping of names to Decompositions
-        What to draw, one line each.
+        One line is drawn for each.
     quantity : {"change", "residual", "threshold", "step", "kept"}
         Which number of the history. Iterations in which a method has no such number are left out.
     against : {"iteration", "seconds"}
@@ -76,16 +76,21 @@ def convergence(
     axes = _axes(ax)
     lines: list[Line2D] = []
     for name, decomposition in named.items():
-        where, values = _curve(decomposition, quantity, against)
+        history = decomposition.history
+        elapsed = np.cumsum([record.seconds or 0.0 for record in history])
+        places = [record.iteration for record in history] if against == "iteration" else elapsed
+        drawn = [
+            (x, y) for x, record in zip(places, history, strict=True) if (y := getattr(record, quantity)) is not None
+        ]
+        where, values = np.array(drawn, float).reshape(-1, 2).T
         lines += axes.plot(where, values, marker="o", markersize=4, linewidth=1.6, label=name or None)
-    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in lines] or [np.empty(0)])
-    positive = drawn[drawn > 0]
+    heights = np.concatenate([np.asarray(line.get_ydata(), float) for line in lines] or [np.empty(0)])
+    positive = heights[heights > 0]
     if quantity in LOGARITHMIC and positive.size and positive.max() > 20 * positive.min():
         axes.set_yscale("log")
     if against == "iteration":
         _count_whole(axes)
-    axes.set_xlabel(against)
-    axes.set_ylabel(LABELS[quantity])
+    axes.set(xlabel=against, ylabel=LABELS[quantity])
     if any(named):
         axes.legend()
     return lines
@@ -122,7 +127,7 @@ def image_grid(
     >>> plot.image_grid([[frame, frame > 100]], column_titles=["frame", "mask"]).get_array().shape
     (4, 13)
     """
-    rows = [[_grey(picture) for picture in row] for row in images]
+    rows = [[np.asarray(picture) for picture in row] for row in images]
     shapes = {picture.shape for row in rows for picture in row}
     counts = {len(row) for row in rows}
     if len(shapes) != 1 or len(counts) != 1:
@@ -130,13 +135,16 @@ def image_grid(
             f"images={len(rows)} rows of {sorted(counts)} pictures of sizes {sorted(shapes)} are not a grid; "
             "use rows of one length and pictures of one size"
         )
-    (height, width), (count,) = shapes.pop(), counts
+    (shape,), (count,) = shapes, counts
+    if len(shape) != 2:
+        raise ValueError(f"images has a picture of shape {shape}, not (height, width); give grey pictures")
+    height, width = shape
     gap = max(1, width // 40)
     mosaic = np.full((len(rows) * (height + gap) - gap, count * (width + gap) - gap), np.nan, np.float32)
     for i, row in enumerate(rows):
         for j, picture in enumerate(row):
             top, left = i * (height + gap), j * (width + gap)
-            mosaic[top : top + height, left : left + width] = picture
+            mosaic[top : top + height, left : left + width] = picture * (255.0 if picture.dtype == np.bool_ else 1.0)
     axes = _axes(ax)
     drawn = axes.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="antialiased")
     axes.set_xticks([j * (width + gap) + width / 2 for j in range(len(column_titles))], column_titles)
@@ -154,7 +162,6 @@ def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> 
     Parameters
     ----------
     decomposition : Decomposition
-        Whose low-rank part.
     ax : matplotlib.axes.Axes, optional
         Where to draw; new axes by default.
 
@@ -177,8 +184,7 @@ def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> 
     if values.min() > 0:
         axes.set_yscale("log")
     _count_whole(axes)
-    axes.set_xlabel("component")
-    axes.set_ylabel("singular value")
+    axes.set(xlabel="component", ylabel="singular value")
     return bars
 
 
@@ -198,11 +204,11 @@ def residual_histogram(
     Y : array_like, shape (n1, n2)
         The matrix that was decomposed. Missing entries (nan) are left out.
     decomposition : Decomposition
-        What came of it.
+        Its decomposition.
     bins : int
         Number of bins.
     n_samples : int
-        Number of entries to look at, drawn at random.
+        Number of entries in the histogram, drawn at random.
     random_state : int
         Seed of the draw.
     ax : matplotlib.axes.Axes, optional
@@ -220,7 +226,10 @@ def residual_histogram(
     >>> Y = lrpca.testing.planted().Y
     >>> patch, lines = lrpca.plot.residual_histogram(Y, lrpca.decompose(Y, rank=5))
     """
-    data = np.asarray(_with_gaps(on_host(Y)))
+    Y = on_host(Y)
+    if isinstance(Y, np.ma.MaskedArray):
+        Y = np.ma.filled(Y.astype(np.result_type(Y.dtype, np.float32)), np.nan)
+    data = np.asarray(Y)
     shape = len(decomposition.L), len(decomposition.R)
     if data.shape != shape:
         raise ValueError(f"Y.shape={data.shape} is not {shape}; pass the matrix that was decomposed")
@@ -240,8 +249,7 @@ def residual_histogram(
     sides = (-threshold, threshold) if signed else (threshold,)
     lines = [axes.axvline(side, color="C1", linewidth=1.4, linestyle="--") for side in sides]
     lines[-1].set_label(f"outlier threshold ±{threshold:.3g}" if signed else f"outlier threshold {threshold:.3g}")
-    axes.set_xlabel("residual")
-    axes.set_ylabel("share of entries")
+    axes.set(xlabel="residual", ylabel="share of entries")
     axes.legend()
     return patch, lines
 
@@ -267,27 +275,15 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
     ink, faint = ("#d7dde6", "#3a4453") if dark else ("#1f2733", "#d5dbe3")
     lines = ("#6ea8fe", "#ffb454", "#5fd3a5", "#f48fb1") if dark else ("#2563eb", "#d9730d", "#0f8a5f", "#c2357a")
-    settings: Any = {
-        "axes.edgecolor": faint,
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.labelcolor": ink,
-        "axes.prop_cycle": cycler(color=lines),
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlecolor": ink,
-        "axes.titlesize": 11,
-        "figure.facecolor": "none" if dark else "white",
-        "font.size": 10,
-        "grid.color": faint,
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.labelcolor": ink,
-        "text.color": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
+    colours = {
+        ink: ("axes.labelcolor", "axes.titlecolor", "legend.labelcolor", "text.color", "xtick.color", "ytick.color"),
+        faint: ("axes.edgecolor", "grid.color"),
     }
+    settings: Any = {name: colour for colour, names in colours.items() for name in names}
+    settings |= dict.fromkeys(("axes.grid", "axes.axisbelow"), True)
+    settings |= dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False)
+    settings |= {"axes.facecolor": "none", "figure.facecolor": "none" if dark else "white"}
+    settings |= {"axes.prop_cycle": cycler(color=lines), "axes.titlesize": 11, "font.size": 10, "grid.linewidth": 0.6}
     with matplotlib.rc_context(settings):
         yield
 
@@ -298,25 +294,6 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError("plots need matplotlib, which is not installed; pip install lrpca[plot]") from error
-
-
-def _curve(decomposition: Decomposition, quantity: str, against: str) -> tuple[list[float], list[float]]:
-    """Return where and what to draw, without the iterations that lack the quantity."""
-    elapsed = np.cumsum([record.seconds or 0.0 for record in decomposition.history]).tolist()
-    where, values = [], []
-    for record, seconds in zip(decomposition.history, elapsed, strict=True):
-        value = getattr(record, quantity)
-        if value is not None:
-            where.append(float(record.iteration) if against == "iteration" else seconds)
-            values.append(float(value))
-    return where, values
-
-
-def _grey(picture: ArrayLike) -> NDArray[np.float32]:
-    array = np.asarray(picture)
-    if array.ndim != 2:
-        raise ValueError(f"images has a picture of shape {array.shape}, not (height, width); give grey pictures")
-    return array.astype(np.float32) * (255 if array.dtype == np.bool_ else 1)
 
 
 def _count_whole(axes: Axes) -> None:
@@ -333,10 +310,3 @@ def _axes(ax: Axes | None) -> Axes:
     from matplotlib import pyplot
 
     return pyplot.subplots(layout="constrained")[1]
-
-
-def _with_gaps(Y: Any) -> Any:
-    """Return a masked array with NaN in place of what it hides, and anything else as it is."""
-    if not isinstance(Y, np.ma.MaskedArray):
-        return Y
-    return np.ma.filled(Y.astype(np.result_type(Y.dtype, np.float32)), np.nan)

@@ -1,7 +1,6 @@
 """One self-contained HTML page: no network, light and dark, for phone and desktop.
 
-A page is built from top to bottom; all text is escaped, all pictures are embedded. Every page of this library is made
-here, with one template and one stylesheet.
+All text is escaped, all pictures are embedded. Every page of this library has this template and this stylesheet.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Number", "Page", "Picture", "figure_png", "image_png", "plotted"]
 
-# A cell of more characters is set in several lines.
+# A table cell of more characters is broken into lines.
 LONG = 60
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_FIGURE = ' class="figure"'
 
 
 @dataclass(frozen=True)
@@ -140,24 +139,11 @@ class Page:
         bold: Sequence[int] = (),
         wrapped: bool = False,
     ) -> None:
-        """Add a table.
+        """Add a table; numbers are right-aligned, None is a dash.
 
-        Parameters
-        ----------
-        columns : sequence of str
-            Headings.
-        rows : sequence of sequences
-            Cells; numbers are right-aligned, None is a dash.
-        caption : str
-            Title of the table.
-        folded : bool
-            Show only the caption until the reader opens it.
-        figures : sequence of int
-            Columns to right-align although they are text.
-        bold : sequence of int
-            Rows in bold.
-        wrapped : bool
-            Break long cells into lines, also after a comma without a space, so that the table fits the window.
+        `folded` tables show only the caption until the reader opens them. `figures` are columns to right-align although
+        they are text, `bold` are rows. `wrapped` tables break long cells into lines, also after a comma without a
+        space, so that the table fits the window.
         """
         for row in rows:
             if len(row) != len(columns):
@@ -195,17 +181,9 @@ class Page:
 
 
 def image_png(image: NDArray[Any]) -> bytes:
-    """Encode a picture as PNG. Needs the extra ``plot``.
+    """Return a picture (height, width) or (height, width, 3) as PNG. Needs the extra ``plot``.
 
-    Parameters
-    ----------
-    image : ndarray, (height, width) or (height, width, 3)
-        Grey levels or red, green, blue, from 0 to 255 (clipped to that), or booleans: black and white.
-
-    Returns
-    -------
-    bytes
-        The content of a PNG file.
+    Grey levels or red, green, blue are clipped to 0 to 255; booleans are black and white.
 
     Examples
     --------
@@ -227,7 +205,7 @@ def image_png(image: NDArray[Any]) -> bytes:
 
 
 def figure_png(draw: Callable[[Figure], object], size: tuple[float, float], *, dark: bool = False) -> bytes:
-    """Return, as PNG, what `draw` draws into a figure of that size in inches, in the style of the pages."""
+    """Return a figure of a size in inches, drawn by `draw` in the style of the pages, as PNG."""
     plot.require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -242,7 +220,7 @@ def figure_png(draw: Callable[[Figure], object], size: tuple[float, float], *, d
 def plotted(
     draw: Callable[[Figure], object], size: tuple[float, float], title: str, caption: str = "", alt: str = ""
 ) -> Picture:
-    """Return what `draw` draws into a figure, for light and for dark pages."""
+    """Return a figure drawn by `draw`, for light and for dark pages."""
     return Picture(figure_png(draw, size), title, caption, figure_png(draw, size, dark=True), alt)
 
 
@@ -257,12 +235,9 @@ def _figure(picture: Picture) -> str:
 
 
 def _data(png: bytes) -> str:
-    if not png.startswith(PNG_SIGNATURE):
+    if not png.startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError(f"png={png[:8]!r}... is not a PNG file; encode it with image_png or figure_png")
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-
-
-_FIGURE = ' class="figure"'
 
 
 def _cell(value: object, figure: bool, wrapped: bool) -> str:
@@ -271,7 +246,7 @@ def _cell(value: object, figure: bool, wrapped: bool) -> str:
         return f"<td{_FIGURE}>{escape(text)}</td>"
     text = escape(str(value))
     if wrapped:
-        # A break may come after a comma, not after the minus sign of 1e-6.
+        # Lines break after a comma, but not after the minus sign of 1e-6.
         whole = re.sub(r"[^\s,]*\de-\d+", r'<span class="whole">\g<0></span>', text)
         return f"<td>{re.sub(',(?=[^ ])', ',<wbr>', whole)}</td>"
     return f'<td class="long">{text}</td>' if len(text) > LONG else f"<td>{text}</td>"

@@ -1,8 +1,8 @@
 """Schedules: the few numbers that steer the iteration, learned or set by hand, saved as JSON.
 
 An *absolute* schedule is the paper's: thresholds ζ_0 … ζ_K and steps η_1 … η_K as plain numbers, for the shape and rank
-they were trained for. An *adaptive* one holds multipliers: ζ_k is a multiple of the width σ of the peak of clean
-residuals, η_k a multiple of 1 / (kept fraction), so it fits any scale, shape and outlier fraction.
+they were trained for. An *adaptive* one holds multipliers: ζ_k is a multiple of the inlier scale σ, η_k a multiple of
+1 / (kept fraction). So it fits any scale, shape and outlier fraction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5
 _FORMAT = "lrpca-schedule"
 _VERSION = 1
 _UPDATES = ("scaled", "tangent", "own_gram")
-_DEFAULT = "default"
+_REQUIRED = ("thresholds", "steps", "decay")
 # The largest floating-point number, and an integer that no shape or rank reaches.
 _LARGEST, _TOO_MANY = float(np.finfo(float).max), 1 << 63
 
@@ -39,10 +39,10 @@ class Schedule:
     ----------
     thresholds : sequence of float (K + 1,)
         ζ_0 is the initialisation's. Absolute: in the units of Y. Adaptive: ζ_0 in units of median|Y|, the others in
-        units of σ, the width of the peak that clean residuals make at zero, measured in each pass.
+        units of the inlier scale σ, measured in each pass.
     steps : sequence of float (K + 1,)
         η_0 is not used. Absolute: the step itself. Adaptive: in units of 1 / (share of all entries kept), or the step
-        itself in passes that solve rows and columns by their own Grams.
+        itself in passes that solve per-row normal equations.
     kind : {"absolute", "adaptive"}
     shape : tuple of int, optional
         Absolute only: the shape of the matrices the numbers are meant for.
@@ -55,16 +55,16 @@ class Schedule:
         Where a redescending ψ has fallen to zero, in units of ζ (2 if not given).
     update : {"scaled", "tangent", "own_gram"}
         The paper's scaled gradient step; the tangent step, which counts the shared part of both sides once; or the
-        tangent step with each row and column solved by the Gram of its own kept entries.
+        tangent step with per-row normal equations, from the kept entries of each row and column.
     tail : (beta, phi), optional
         What follows the last layer: ``η_k = beta η_{k-1}``, ``ζ_k = phi ζ_{k-1}`` (the recurrent part of FRMNN). For an
         adaptive schedule the multipliers go on this way. None: the schedule ends after its last step.
     decay : float
         Adaptive only: the fastest the threshold falls, ``ζ_k = max(decay ζ_{k-1}, min(thresholds[k] σ, ζ_{k-1}))``.
     floor : float, optional
-        Absolute only: thresholds of the tail never fall below this multiple of σ, the width of the peak of clean
-        residuals of the present fit, and fall slowly while some row or column lags behind, so that a φ that is
-        slightly too small no longer outruns the error. None: the recurrence alone, as in the paper.
+        Absolute only: thresholds of the tail never fall below this multiple of the inlier scale σ of the present fit,
+        and fall slowly while there are low-inlier rows or columns. Then a φ that is slightly too small does no harm.
+        None: the recurrence alone, as in the paper.
     meta : dict, optional
         Where the numbers come from: command, seed, versions, scores.
 
@@ -89,19 +89,12 @@ class Schedule:
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("thresholds", "steps"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
-        if self.tail is not None:
-            object.__setattr__(self, "tail", _numbers("tail", self.tail))
-        if self.shape is not None:
-            object.__setattr__(self, "shape", _integers("shape", self.shape))
-        if self.rank is not None:
-            object.__setattr__(self, "rank", _integers("rank", [self.rank])[0])
-        if self.cutoff is not None:
-            object.__setattr__(self, "cutoff", _numbers("cutoff", [self.cutoff])[0])
-        if self.floor is not None:
-            object.__setattr__(self, "floor", _numbers("floor", [self.floor])[0])
-        object.__setattr__(self, "decay", _numbers("decay", [self.decay])[0])
+        for name, read in (("thresholds", _numbers), ("steps", _numbers), ("tail", _numbers), ("shape", _integers)):
+            if getattr(self, name) is not None or name in _REQUIRED:
+                object.__setattr__(self, name, read(name, getattr(self, name)))
+        for name, read in (("rank", _integers), ("cutoff", _numbers), ("floor", _numbers), ("decay", _numbers)):
+            if getattr(self, name) is not None or name in _REQUIRED:
+                object.__setattr__(self, name, read(name, [getattr(self, name)])[0])
         _check(self)
 
     @property
@@ -121,7 +114,7 @@ class Schedule:
         return threshold, step
 
     def scaled_to(self, shape: tuple[int, int], rank: int) -> Schedule:
-        """Return the schedule for another shape and rank, by the paper's rule; adaptive ones need none."""
+        """Return the schedule for another shape and rank, by the paper's rule; adaptive ones stay as they are."""
         if self.kind == "adaptive" or self.shape is None or self.rank is None:
             return self
         factor = math.sqrt(math.prod(self.shape) / math.prod(shape)) * rank / self.rank
@@ -129,7 +122,7 @@ class Schedule:
         return replace(self, thresholds=thresholds, shape=shape, rank=rank)
 
     def in_units(self, unit: float) -> Schedule:
-        """Return the schedule for data divided by this; adaptive ones fit any."""
+        """Return the schedule for data divided by `unit`; adaptive ones stay as they are."""
         if self.kind == "adaptive" or unit == 1:
             return self
         return replace(self, thresholds=[min(threshold / unit, _LARGEST) for threshold in self.thresholds])
@@ -160,9 +153,8 @@ class Schedule:
             return _from_json(text, name)
         path = found_with(name, ".json")
         if not path.is_file():
-            known = ", ".join(shipped())
             raise FileNotFoundError(
-                f"schedule={str(name)!r} is neither a file nor a shipped model; shipped models: {known}"
+                f"schedule={str(name)!r} is neither a file nor a shipped model; shipped models: {', '.join(shipped())}"
             )
         try:
             text = path.read_text(encoding="utf-8")
@@ -211,7 +203,7 @@ def shipped() -> list[str]:
 @cache
 def default_schedule() -> Schedule:
     """Return the shipped adaptive default."""
-    return Schedule.load(_DEFAULT)
+    return Schedule.load("default")
 
 
 def _grown(value: float, factor: float, times: int) -> float:
@@ -231,9 +223,9 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
         raise ValueError(f"{name}=... contains an integer beyond {_LARGEST:.1e}; pass smaller numbers") from None
     except (TypeError, ValueError):
         raise ValueError(f"{name}={values!r} is not made of numbers; pass e.g. [0.01, 0.001]") from None
-    bad = [number for number in numbers if not math.isfinite(number)]
-    if bad:
-        raise ValueError(f"{name}={list(numbers)} contains {bad[0]}; every number must be finite")
+    for number in numbers:
+        if not math.isfinite(number):
+            raise ValueError(f"{name}={list(numbers)} contains {number}; every number must be finite")
     return numbers
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import lrpca
 from lrpca.cli.console import ExitCode
-from lrpca.cli.memory_limit import LIBRARIES, WORK
+from lrpca.cli.memory_limit import LIBRARIES
 from lrpca.core.environment import THREAD_VARIABLES
 
 pytest.importorskip("typer", reason="needs the extra cli")
@@ -76,31 +76,6 @@ def test_too_little_for_the_matrix(folder: Path, more: tuple[str, ...]) -> None:
     done = decompose(1_000_000, *more)
     message = "lrpca: out of memory (no room to map 'Y.npy'); give it more, or less to do\n"
     assert (done.returncode, done.stderr) == (ExitCode.FAILED, message)
-
-
-LEFT = """
-import mmap, resource, sys
-from lrpca.cli import memory_limit
-memory_limit.load_within_limit()
-memory_limit.require_room({needed}, "here")
-with open("/proc/self/status") as lines:
-    (taken,) = (int(line.split()[1]) for line in lines if line.startswith("VmSize:"))
-held = mmap.mmap(-1, 1024 * (1_000_000 - taken - {left}))
-try:
-    memory_limit.require_room({needed}, "here")
-except MemoryError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
-@pytest.mark.parametrize(
-    ("left", "said"),
-    [(WORK // 2, f"ulimit -v=1000000 leaves less than {WORK} kB here; raise it\n"), (WORK + 10_000, "")],
-)
-def test_room_beside_what_is_taken(left: int, said: str) -> None:
-    done = run(1_000_000, "-c", LEFT.format(needed=WORK, left=left))
-    assert (done.stdout, done.stderr) == (said, "")
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(800_000, "1"), (1_000_000_000, "None")])

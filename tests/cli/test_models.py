@@ -170,24 +170,3 @@ def test_loads_neither_pytorch_nor_matplotlib() -> None:
 )
 def test_what_it_was_trained_on_in_words(schedule: lrpca.Schedule, text: str) -> None:
     assert trained_on(schedule) == text
-
-
-def test_shipped_models_and_stored_results_become_tables_of_the_documentation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs")
-    from make_pages import learning_page
-
-    result = {
-        **{"title": "Time of training", "command": "lrpca reproduce training-time", "date": "2026-11-15", "notes": []},
-        **{"hardware": {"cores": 2}, "versions": {"torch": "2.13.0"}},
-        "tables": [{"caption": "Seconds", "columns": ["way", "s"], "rows": [["fast", 12.34]]}],
-    }
-    (folder / "training-time.json").write_text(json.dumps(result))
-    monkeypatch.setattr("make_pages.shipped", lambda: ["default", "m.json"])
-    text = learning_page(folder, folder)
-    assert "| default | adaptive | redescending, tangent | 1, then on | set by hand | – |" in text
-    assert "| m.json | absolute | soft, scaled | 2, then on | rank 3, 300 x 200, 15% outliers | -3.78 |" in text
-    assert "$ lrpca train --rank 3 -o m.json\n" in text
-    assert "\n### Time of training\n" in text and "| fast | 12.3 |" in text
-    assert text.count("is not stored yet; `lrpca reproduce generalisation` writes it.") == 1

@@ -108,25 +108,3 @@ def test_files_without_a_fingerprint_and_data_that_are_gone(tmp_path: Path, prob
     d.save(path)
     Decomposition.load(path, -problem.Y)
     Decomposition.load(path, stored)
-
-
-def test_a_fingerprint_takes_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarr.storage import LocalStore
-
-    Y = planted((1000, 800), rank=RANK, random_state=1).Y
-    stored = zarr.create_array(tmp_path / "Y.zarr", shape=Y.shape, chunks=(50, 40), dtype=float)
-    stored[:] = Y
-    d = lrpca.decompose(stored, RANK)
-    get, keys = LocalStore.get, set()
-
-    async def watch(self: LocalStore, key: str, *arguments: Any, **options: Any) -> Any:
-        keys.add(key)
-        return await get(self, key, *arguments, **options)
-
-    monkeypatch.setattr(LocalStore, "get", watch)
-    d.save(tmp_path / "result.npz")
-    chunks = {key for key in keys if "c/" in key}
-    assert 8 <= len(chunks) <= 32 < stored.nchunks
-    keys.clear()
-    Decomposition.load(tmp_path / "result.npz", stored)
-    assert {key for key in keys if "c/" in key} == chunks

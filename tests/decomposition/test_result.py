@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import lrpca
 from lrpca import Decomposition
+from lrpca.decomposition.result import REASONS
 from lrpca.testing import Problem, planted
 
 SHAPE, RANK = (90, 70), 3
@@ -56,31 +58,9 @@ def test_facts(result: Decomposition) -> None:
     assert f"{SHAPE[0]} x {SHAPE[1]}, rank {RANK}, converged (tol)" in repr(result)
 
 
-@pytest.mark.parametrize(
-    ("reason", "converged"),
-    [
-        ("tol", True),
-        ("noise_floor", True),
-        ("max_iter", False),
-        ("schedule_end", False),
-        ("stalled", False),
-        ("runaway", False),
-        ("callback", False),
-    ],
-)
-def test_converged_means_tolerance_or_noise_floor(result: Decomposition, reason: str, converged: bool) -> None:
-    d = Decomposition(
-        result.L,
-        result.R,
-        history=[],
-        reason=reason,
-        noise_level=0.0,
-        outlier_threshold=0.0,
-        outlier_fraction=0.0,
-        n_reads=0,
-        diagnosis=result.diagnosis,
-    )
-    assert d.converged is converged
+@pytest.mark.parametrize("reason", REASONS)
+def test_converged_means_tolerance_or_noise_floor(result: Decomposition, reason: str) -> None:
+    assert replace(result, reason=reason).converged is (reason in ("tol", "noise_floor"))
 
 
 # ------------------------------------------------------------------------------------------ lazy parts
@@ -142,33 +122,11 @@ def test_dtypes_of_the_parts(dtype: Any, expected: Any) -> None:
     assert np.all(np.abs(Y - d.low_rank - d.sparse) <= d.outlier_threshold * (1 + 1e-5))
 
 
-def test_blocks_of_rows_do_not_show(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    from lrpca.decomposition import result as decomposition
-
-    whole = lrpca.decompose(problem.Y, RANK)
-    parts = lrpca.decompose(problem.Y, RANK)
-    monkeypatch.setattr(decomposition, "_BLOCK", 7 * SHAPE[1])
-    np.testing.assert_array_equal(parts.outliers, whole.outliers)
-    monkeypatch.undo()
-    np.testing.assert_allclose(parts.sparse, whole.sparse, rtol=0, atol=1e-15)
-
-
 def test_thresholds_of_their_own_for_rows_or_columns(problem: Problem, result: Decomposition) -> None:
     """The threshold may be anything that broadcasts to Y."""
     level = np.full((1, SHAPE[1]), result.outlier_threshold)
     level[0, 5] = np.inf
-    d = Decomposition(
-        result.L,
-        result.R,
-        matrix=result._matrix,
-        history=[],
-        reason="tol",
-        noise_level=0.0,
-        outlier_threshold=level,
-        outlier_fraction=0.0,
-        n_reads=0,
-        diagnosis=result.diagnosis,
-    )
+    d = replace(result, outlier_threshold=level)
     expected = result.outliers.copy()
     expected[:, 5] = False
     np.testing.assert_array_equal(d.outliers, expected)
@@ -272,26 +230,17 @@ def test_load_with_data_and_mask(tmp_path: Path, problem: Problem) -> None:
     assert not loaded.outliers[~mask[:, 0]].any()
 
 
-def test_no_pickle_inside(tmp_path: Path, result: Decomposition) -> None:
-    result.save(tmp_path / "result.npz")
-    with np.load(tmp_path / "result.npz", allow_pickle=False) as content:
-        assert {array.dtype.kind for array in dict(content).values()} <= set("fcbiuU")
-
-
 def test_odd_results_can_be_saved(tmp_path: Path) -> None:
     """Zeros have thresholds and shares of their own; all-missing rows have NaN shares."""
+    d = lrpca.decompose(planted((40, 30), rank=2, dtype=complex).Y, 2)
+    d.save(tmp_path / "complex.npz")
+    assert_equal(Decomposition.load(tmp_path / "complex.npz"), d)
     Y = np.zeros((12, 9))
     Y[3] = np.nan
     with pytest.warns(lrpca.DiagnosisWarning):
         d = lrpca.decompose(Y, 2)
     d.save(tmp_path / "zeros.npz")
     assert_equal(Decomposition.load(tmp_path / "zeros.npz"), d)
-
-
-def test_complex_result_can_be_saved(tmp_path: Path) -> None:
-    d = lrpca.decompose(planted((40, 30), rank=2, dtype=complex).Y, 2)
-    d.save(tmp_path / "complex.npz")
-    assert_equal(Decomposition.load(tmp_path / "complex.npz"), d)
 
 
 def rewrite(path: Path, **changes: Any) -> None:
@@ -309,52 +258,16 @@ def rewrite(path: Path, **changes: Any) -> None:
         np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
 
 
-@pytest.mark.parametrize("keep", (0.0, 0.1, 0.5, 0.99))
-def test_truncated_file(tmp_path: Path, result: Decomposition, keep: float) -> None:
-    path = tmp_path / "cut.npz"
-    result.save(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(ValueError, match=r"cut\.npz.*complete"):
-        Decomposition.load(path)
-
-
-def test_damaged_bytes(tmp_path: Path, result: Decomposition) -> None:
-    path = tmp_path / "damaged.npz"
-    result.save(path)
-    content = bytearray(path.read_bytes())
-    # The numbers of L start within the first kilobytes; the archive's checksums notice.
-    middle = len(content) // 2
-    content[middle : middle + 64] = bytes(64)
-    path.write_bytes(bytes(content))
-    with pytest.raises(ValueError, match=r"damaged\.npz"):
-        Decomposition.load(path)
-
-
-def test_foreign_files(tmp_path: Path, result: Decomposition) -> None:
-    path = tmp_path / "foreign.npz"
-    np.savez(path, a=np.ones(3))
-    with pytest.raises(ValueError, match=r"foreign\.npz.*not a saved decomposition"):
-        Decomposition.load(path)
+def test_foreign_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "foreign.npz", a=np.ones(3))
     np.save(tmp_path / "array.npy", np.ones(3))
-    with pytest.raises(ValueError, match=r"array\.npy.*not a saved decomposition"):
-        Decomposition.load(tmp_path / "array.npy")
-    (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(ValueError, match=r"text\.npz.*not a saved decomposition"):
-        Decomposition.load(tmp_path / "text.npz")
     with zipfile.ZipFile(tmp_path / "zip.npz", "w") as archive:
         archive.writestr("facts", "{}")
-    with pytest.raises(ValueError, match=r"zip\.npz.*not a saved decomposition"):
-        Decomposition.load(tmp_path / "zip.npz")
+    for name in ("foreign.npz", "array.npy", "zip.npz"):
+        with pytest.raises(ValueError, match=rf"{name}.*not a saved decomposition"):
+            Decomposition.load(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.npz"):
         Decomposition.load(tmp_path / "nowhere.npz")
-
-
-def test_pickled_content_is_not_opened(tmp_path: Path) -> None:
-    path = tmp_path / "pickle.npz"
-    np.savez(path, facts=np.array([object()], dtype=object))
-    with pytest.raises(ValueError, match=r"pickle\.npz"):
-        Decomposition.load(path)
 
 
 @pytest.mark.parametrize(
@@ -375,22 +288,5 @@ def test_files_whose_content_does_not_fit(tmp_path: Path, result: Decomposition,
     path = tmp_path / "odd.npz"
     result.save(path)
     rewrite(path, **change)
-    with pytest.raises(ValueError, match=r"odd\.npz"):
+    with pytest.raises(ValueError, match=r"odd\.npz.*version 99.*upgrade" if "version" in change else r"odd\.npz"):
         Decomposition.load(path)
-
-
-def test_a_file_of_a_later_version_says_upgrade(tmp_path: Path, result: Decomposition) -> None:
-    path = tmp_path / "later.npz"
-    result.save(path)
-    rewrite(path, version=99)
-    with pytest.raises(ValueError, match=r"later\.npz.*version 99.*upgrade"):
-        Decomposition.load(path)
-
-
-def test_unwritable_place_is_named_and_the_old_file_stays(tmp_path: Path, result: Decomposition) -> None:
-    with pytest.raises(OSError, match="missing-folder"):
-        result.save(tmp_path / "missing-folder" / "result.npz")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        result.save(tmp_path / "folder")
-    assert [file.name for file in tmp_path.iterdir()] == ["folder"]

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import os
-import resource
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,8 @@ import scipy.sparse
 
 import lrpca.decomposition.writing
 from lrpca.decomposition.result import Decomposition
-from lrpca.decomposition.zarr import read_sparse, write_low_rank
-from lrpca.matrices.chunked.block_work import OutlierEntries, WriteOutliers
-from lrpca.matrices.chunked.local_blocks import LocalBlocks
+from lrpca.decomposition.writing import write_result
+from lrpca.decomposition.zarr import read_sparse
 
 zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 
@@ -78,10 +75,10 @@ def test_every_container_gives_the_same_store(saved: Path, tmp_path: Path) -> No
         seen: list[Any] = []
         d.write_sparse(tmp_path / f"{name}.coordinates", tell=seen.append)
         d.write_sparse(tmp_path / f"{name}.dense", layout="dense")
-        write_low_rank(d, tmp_path / f"{name}.low_rank")
+        write_result(d, tmp_path / f"{name}.zarr", low_rank=True)
         found = read_sparse(tmp_path / f"{name}.coordinates")
         assert found.dtype == d.L.dtype and found.row.dtype == np.int32 and found.nnz == np.count_nonzero(S), name
-        full, X = (zarr.open_array(tmp_path / f"{name}.{kind}", mode="r") for kind in ("dense", "low_rank"))
+        full, X = (zarr.open_array(tmp_path / f"{name}.{kind}", mode="r") for kind in ("dense", "zarr/low_rank"))
         for values in (found.toarray(), full[:]):
             np.testing.assert_array_equal(values != 0, S != 0, err_msg=name)
             np.testing.assert_allclose(values, S, rtol=1e-12, atol=1e-12, err_msg=name)
@@ -102,51 +99,6 @@ def test_chunks_are_those_of_the_input(saved: Path, tmp_path: Path) -> None:
     # A matrix without chunks: each block is made of whole ones, so that no two writers share one.
     Decomposition.load(saved, Y).write_sparse(tmp_path / "T", layout="dense")
     assert zarr.open_array(tmp_path / "T", mode="r").chunks == (52, 310)
-
-
-def test_blocks_are_written_where_they_are_made(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here: list[bool] = []
-    call = WriteOutliers.__call__
-
-    def watch(self: WriteOutliers, *arguments: Any) -> Any:
-        count, block = call(self, *arguments)
-        here.append(block is None)
-        return count, block
-
-    monkeypatch.setattr(WriteOutliers, "__call__", watch)
-    d = Decomposition.load(saved, stored(tmp_path))
-    d.write_sparse(tmp_path / "S", layout="dense")
-    assert all(here) and len(here) > 3
-    # A machine that has another array at this path hands the blocks over.
-    here.clear()
-    monkeypatch.setattr("secrets.token_hex", lambda size: "x")
-    array = WriteOutliers._array
-    monkeypatch.setattr(WriteOutliers, "_array", lambda self: array(WriteOutliers(self.dtype, self.path, "y")))
-    d.write_sparse(tmp_path / "T", layout="dense")
-    assert here and not any(here)
-    np.testing.assert_array_equal(zarr.open_array(tmp_path / "S")[:], zarr.open_array(tmp_path / "T")[:])
-
-
-def test_blocks_that_come_here_are_few_at_a_time(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    each = LocalBlocks.each
-
-    def watch(self: LocalBlocks, work: Any, blocks: Any) -> Any:
-        sizes.append(len(blocks))
-        return each(self, work, blocks)
-
-    monkeypatch.setattr(LocalBlocks, "each", watch)
-    monkeypatch.setattr("lrpca.decomposition.zarr._HERE", 4 * 52 * 310 * 8)
-    # Written where they are made: the first block shows that nothing of them comes here.
-    d = Decomposition.load(saved, stored(tmp_path))
-    sizes.clear()
-    d.write_sparse(tmp_path / "S", layout="dense")
-    assert sizes == [1, 17]
-    # Two files, of which the second begins in the middle of a chunk.
-    d = Decomposition.load(saved, dict(containers(tmp_path / "more"))["list"])
-    sizes.clear()
-    d.write_sparse(tmp_path / "T", layout="dense")
-    assert sizes == [1, 4, 4, 3]
 
 
 def test_masks_sparse_input_thresholds_by_column_and_nothing_found(saved: Path, tmp_path: Path) -> None:
@@ -207,22 +159,6 @@ def test_what_is_in_the_way_is_left_alone(saved: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "T").exists()
 
 
-def test_no_chunk_is_written_twice(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarr.storage import LocalStore
-
-    d = Decomposition.load(saved, stored(tmp_path))
-    put, keys = LocalStore.set, []
-
-    async def watch(self: LocalStore, key: str, value: Any) -> None:
-        keys.append(key)
-        await put(self, key, value)
-
-    monkeypatch.setattr(LocalStore, "set", watch)
-    d.write_sparse(tmp_path / "S")
-    chunks = [key for key in keys if "/c/" in key]
-    assert len(chunks) == len(set(chunks)) > 20
-
-
 def content(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
@@ -245,21 +181,14 @@ def fill_up(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(LocalStore, "set", refuse)
 
 
-@pytest.mark.parametrize("kind", ["coordinates", "dense", "low_rank"])
+@pytest.mark.parametrize("layout", ["coordinates", "dense"])
 @pytest.mark.parametrize("room", [0, 600, 1_500, 30_000])
 def test_a_disk_that_fills_up(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, room: int
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, room: int
 ) -> None:
     """Nothing is left where nothing was, and an old store stays as it was; both can be written once there is room."""
     d = Decomposition.load(saved, stored(tmp_path))
-
-    def write(path: Path, overwrite: bool) -> None:
-        if kind == "low_rank":
-            write_low_rank(d, path, overwrite=overwrite)
-        else:
-            d.write_sparse(path, layout=kind, overwrite=overwrite)
-
-    write(tmp_path / "old", False)
+    d.write_sparse(tmp_path / "old", layout=layout)
     before = content(tmp_path)
     for name in ("new", "old"):
         path = tmp_path / name
@@ -268,10 +197,10 @@ def test_a_disk_that_fills_up(
         )
         with monkeypatch.context() as patch, pytest.raises(OSError, match=message):
             fill_up(patch, room)
-            write(path, name == "old")
+            d.write_sparse(path, layout=layout, overwrite=name == "old")
         assert content(tmp_path) == before and {file.name for file in tmp_path.iterdir()} == {"Y.zarr", "old"}
     for name in ("new", "old"):
-        write(tmp_path / name, name == "old")
+        d.write_sparse(tmp_path / name, layout=layout, overwrite=name == "old")
         assert len(content(tmp_path / name)) == len(content(tmp_path / "old"))
     assert {file.name for file in tmp_path.iterdir()} == {"Y.zarr", "new", "old"}
 
@@ -302,32 +231,6 @@ def test_a_store_that_cannot_take_its_place(saved: Path, tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["T"]
 
 
-LIMITED = """
-import resource, sys, zarr
-from lrpca.decomposition.result import Decomposition
-from lrpca.matrices.chunked import grid
-grid.plan_grid.__defaults__ = ((), 1 << 17)
-d = Decomposition.load(sys.argv[1], zarr.open_array(sys.argv[2], mode="r"))
-resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-try:
-    d.write_sparse(sys.argv[3])
-except OSError as error:
-    print(error)
-"""
-
-
-def test_a_file_system_that_takes_no_large_files(saved: Path, tmp_path: Path) -> None:
-    stored(tmp_path)
-    command = [sys.executable, "-c", LIMITED, str(saved), str(tmp_path / "Y.zarr"), str(tmp_path / "S")]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, preexec_fn=_no_core)
-    assert "cannot be written (File too large); choose another place or make room" in ran.stdout, ran.stderr
-    assert ran.returncode == 0 and [path.name for path in tmp_path.iterdir()] == ["Y.zarr"]
-
-
-def _no_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 @pytest.mark.parametrize("layout", ["coordinates", "dense"])
 def test_a_block_that_cannot_be_read(saved: Path, tmp_path: Path, layout: str) -> None:
     d = Decomposition.load(saved, stored(tmp_path))
@@ -350,16 +253,9 @@ def test_interrupted(saved: Path, tmp_path: Path, layout: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["Y.zarr"]
 
 
-def test_the_work_is_pickled_and_sends_little(saved: Path) -> None:
-    import pickle
-
-    work = pickle.loads(pickle.dumps(OutlierEntries(np.dtype(np.float32), np.dtype(np.int32))))
-    assert work == OutlierEntries(np.dtype(np.float32), np.dtype(np.int32))
-
-
 def test_without_zarr(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     d = Decomposition.load(saved, Y)
-    lrpca.decomposition.writing.write_result(d, tmp_path / "out.zarr")
+    write_result(d, tmp_path / "out.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install lrpca\[dask\]"):
         d.write_sparse(tmp_path / "S")

@@ -7,7 +7,6 @@ import json
 import pickle
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +75,17 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "zarr, rows": lambda folder: in_zarr(folder, Y, chunks=(1, 120)),
     "zarr, columns": lambda folder: in_zarr(folder, Y, chunks=(160, 7)),
     "zarr, shards": lambda folder: in_zarr(folder, Y, chunks=(20, 15), shards=(80, 60)),
-    "zarr, not compressed": lambda folder: in_zarr(folder, Y, compressors=None),
     "zarr by path": lambda folder: (in_zarr(folder, Y), folder / "Y.zarr")[1],
-    "zarr by name": lambda folder: (in_zarr(folder, Y), str(folder / "Y.zarr"))[1],
     "zarr in memory": lambda _: zarr.array(Y, chunks=CHUNKS),
     "zarr group": lambda folder: (group_of(folder, ("one",)), folder / "group.zarr")[1],
     "HDF5": lambda folder: in_hdf5(folder, Y),
-    "HDF5, chunks": lambda folder: in_hdf5(folder, Y, chunks=CHUNKS),
     "HDF5, compressed": lambda folder: in_hdf5(folder, Y, chunks=CHUNKS, compression="gzip", shuffle=True),
     "HDF5 open": lambda folder: h5py.File(in_hdf5(folder, Y), "r")["Y"],
     "HDF5 open for writing": lambda folder: h5py.File(in_hdf5(folder, Y, chunks=CHUNKS), "r+")["Y"],
     "HDF5 in memory": lambda _: h5py.File(io.BytesIO(), "w").create_dataset("Y", data=Y),
     ".npy": lambda folder: in_npy(folder, Y),
     ".npy, Fortran": lambda folder: in_npy(folder, np.asfortranarray(Y)),
-    "memmap, Fortran": lambda folder: np.load(in_npy(folder, np.asfortranarray(Y)), mmap_mode="r"),
     "list of .npy": lambda folder: [in_npy(folder, Y[k : k + 50], f"{k}.npy") for k in range(0, 160, 50)],
-    "list of one": lambda folder: [in_npy(folder, Y)],
     "list of rows": lambda folder: [in_npy(folder, Y[k : k + 1], f"{k}.npy") for k in range(160)],
     "list of Fortran .npy": lambda folder: [
         in_npy(folder, np.asfortranarray(Y[k : k + 80]), f"{k}.npy") for k in (0, 80)
@@ -192,31 +186,6 @@ def test_masks_of_rows_and_columns(axis: int, kind: str, tmp_path: Path) -> None
 
 
 # ------------------------------------------------------------------------------------------ what is read, and how
-
-
-@pytest.mark.parametrize("limits", ("one", "rows", "columns"))
-def test_outliers_block_by_block(limits: str, tmp_path: Path) -> None:
-    d = decompose(Y, RANK)
-    threshold: Any = d.outlier_threshold
-    if limits != "one":
-        threshold = np.linspace(0.5, 20, Y.shape[limits == "columns"]) * threshold
-        threshold = threshold[:, None] if limits == "rows" else threshold[None, :]
-    observed = ~hidden(Y.shape)
-    matrix = accept(in_zarr(tmp_path, Y, chunks=(40, 30)), observed)
-    assert isinstance(matrix, ChunkedMatrix)
-    residual, outlying = np.full(Y.shape, np.nan, np.float32), np.zeros(Y.shape, int)
-    places = []
-    for place, part, there in matrix.outlier_blocks(d.L, d.R, threshold):
-        residual[place.rows, place.columns] = part
-        outlying[place.rows, place.columns] += there
-        places.append(place)
-    want = Y - d.low_rank
-    np.testing.assert_allclose(residual, want, rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(outlying, (np.abs(want) > threshold) & observed)
-    # Room for residuals and products, not only for Y.
-    assert max(np.prod(place.shape) for place in places) * 16 <= max(SMALL_BLOCKS, 16 * 40 * 30)
-    lazy = matrix.lazy_outliers(d.L, d.R, threshold, values=False)
-    np.testing.assert_array_equal(lazy.compute(), outlying)
 
 
 def test_stored_matrices_travel_by_their_path(tmp_path: Path) -> None:
@@ -400,13 +369,6 @@ def test_inf_is_named_by_its_place_in_the_matrix(tmp_path: Path) -> None:
             decompose(in_zarr(tmp_path, spoiled, f"{method}.zarr"), RANK, method=method)
 
 
-def test_nothing_observed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Y has no observed entry"):
-        decompose(in_zarr(tmp_path, np.full_like(Y, np.nan)), RANK)
-    with pytest.raises(ValueError, match="Y has no observed entry"):
-        decompose(in_hdf5(tmp_path, Y), RANK, mask=np.zeros((160, 1), bool))
-
-
 # ------------------------------------------------------------------------------------------ what is no matrix
 
 
@@ -521,22 +483,3 @@ def test_saved_and_loaded_with_data_on_disk(tmp_path: Path) -> None:
         Decomposition.load(tmp_path / "d.npz", in_zarr(tmp_path, Y[:5], "short.zarr"))
     copy = pickle.loads(pickle.dumps(d))
     np.testing.assert_array_equal(np.asarray(copy.outliers), np.asarray(d.outliers))
-
-
-def test_sparse_part_goes_to_a_store_without_being_made_in_memory(tmp_path: Path) -> None:
-    d = decompose(in_zarr(tmp_path, Y), RANK)
-    da.to_zarr(d.sparse, str(tmp_path / "S.zarr"))
-    stored = zarr.open(str(tmp_path / "S.zarr"), mode="r")
-    assert stored.chunks == CHUNKS
-    np.testing.assert_array_equal(stored[:], np.asarray(d.sparse))
-
-
-def test_one_matrix_for_several_threads(tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "Y.zarr", shape=Y.shape, chunks=CHUNKS, dtype=Y.dtype)
-    array[:] = Y
-    matrix = accept(array)
-    places = [np.arange(first, 160, 7) for first in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        for rows, part in zip(places, pool.map(matrix.take_rows, places), strict=True):
-            matrix.close()  # as a finished decomposition does
-            assert np.array_equal(part.array, Y[rows])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from lrpca.decompose import Complaint, decompose_quietly
+from lrpca.decompose import Arguments, Complaint, decompose_quietly
 from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.threads import Threads, thread_count
 from lrpca.matrices.accept import accept
@@ -50,15 +50,14 @@ def decompose_each(
         try:
             accepted = accept(Y, mask)
             matrix = DenseMatrix(accepted.array, accepted.mask, threads=Threads(1))
-            return decompose_quietly(
-                matrix,
-                request.rank,
+            arguments = Arguments(
                 schedule=request.schedule,
                 tol=request.tol,
                 max_iter=request.max_iter,
                 random_state=request.seed,
                 options=request.options,
             )
+            return decompose_quietly(matrix, request.rank, arguments)
         except (TypeError, ValueError) as error:
             raise type(error)(f"Ys[{i}]: {error}") from error
 

@@ -1,4 +1,4 @@
-"""The command ``lrpca``: thin commands over the library, with exit codes for scripts."""
+"""The command ``lrpca``."""
 
 import errno
 import os
@@ -13,24 +13,15 @@ from lrpca.cli.console import EXIT_CODES, NOTHING_LEFT, ExitCode, exit_with, pri
 if TYPE_CHECKING:
     import typer
 
-# How a stream fails that nothing more can be written to.
+# Errors of a stream that takes no more.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        What follows the program's name; ``sys.argv[1:]`` if not given.
-
-    Returns
-    -------
-    int
-        The exit code, see :class:`ExitCode`.
-    """
-    _open_closed_streams()
+    """Run the command line with these arguments (by default ``sys.argv[1:]``), and return the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # a closed stream (2>&-)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     try:
         try:
             import rich  # noqa: F401
@@ -38,13 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ImportError:
             print("lrpca: the command line needs typer and rich; pip install lrpca[cli]", file=sys.stderr)
             return ExitCode.USAGE
-        # Commands that write down how they were called find it in the context.
+        # Commands find their arguments in the context.
         called = sys.argv[1:] if arguments is None else list(arguments)
         _application()(args=called, prog_name="lrpca", obj=called)
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as stop:
-        # What ended it was caught by typer or rich.
+        # Typer or rich caught the cause.
         caught = stop.__context__
         if isinstance(caught, BrokenPipeError):
             return ExitCode.UNREAD
@@ -52,31 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _interrupted()
         return stop.code if isinstance(stop.code, int) else ExitCode.DONE
     except OSError as error:
-        # Commands speak of their files themselves; streams have no name.
+        # Errors of files are reported by the commands; streams have no name.
         if error.filename is not None or error.errno not in _FULL:
             raise
-        return _not_heard(error)
+        return _unwritable(error)
     return ExitCode.DONE
 
 
-def _open_closed_streams() -> None:
-    """Replace closed streams (2>&-), which are None, by the null device."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-
-
 def _interrupted() -> ExitCode:
-    """Say that Ctrl-C came before a command began, while libraries were loaded or the arguments read."""
+    """Report a Ctrl-C before a command began, while libraries were loaded or the arguments read."""
     print(f"lrpca: interrupted, {NOTHING_LEFT}", file=sys.stderr)
     return ExitCode.INTERRUPTED
 
 
-def _not_heard(error: OSError) -> ExitCode:
+def _unwritable(error: OSError) -> ExitCode:
     """Report that the standard output cannot be written."""
     with suppress(OSError):
         print(f"lrpca: the standard output cannot be written ({error.strerror}); free some space", file=sys.stderr)
-    # What is left in the buffers would fail once more when Python ends.
+    # The rest of the buffers would fail once more when Python ends.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -135,7 +119,7 @@ def _application() -> Any:
 
 
 def _show_as_written(parameter: Any) -> None:
-    """Keep typer from adding to what help says of an argument or a flag: ``[[FILE]]``, ``<list[Path]>``, ``<bool>``."""
+    """Keep typer from adding types to the help of an argument or a flag: ``[[FILE]]``, ``<list[Path]>``, ``<bool>``."""
     if parameter.param_type_name == "argument":
         parameter.get_usage_pieces = lambda ctx: [parameter.metavar]
     if parameter.param_type_name == "argument" or parameter.is_flag:
@@ -159,16 +143,17 @@ def _add_demo(app: "typer.Typer") -> None:
 
             with stages() as say:
                 result = run(output, n_frames=frames, overwrite=force, progress=say)
+            d = result.decomposition
             print_pairs(
                 {
-                    "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {result.rank}",
+                    "scene": f"{result.shape[0]} frames of {result.shape[1]} pixels, rank {d.rank}",
                     "background error": f"{result.background_error:.2%}",
                     "foreground": f"F-measure {result.f_measure:.3f} "
                     f"(precision {result.precision:.3f}, recall {result.recall:.3f})",
                     "time": f"{result.seconds:.3g} s (and {result.compile_seconds:.3g} s to load or compile)",
-                    "iterations": f"{result.n_iter}, {result.n_reads:.3g} passes over the data",
-                    "converged": f"{'yes' if result.converged else 'no'} ({result.reason})",
+                    "iterations": f"{d.n_iter}, {d.n_reads:.3g} passes over the data",
+                    "converged": f"{'yes' if d.converged else 'no'} ({d.reason})",
                     "page": str(result.page),
                 }
             )
-            raise typer.Exit(ExitCode.DONE if result.converged else ExitCode.NOT_CONVERGED)
+            raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)

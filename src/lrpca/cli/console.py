@@ -1,4 +1,4 @@
-"""What every command of ``lrpca`` has: exit codes, one-line messages, and a sign of what is being done."""
+"""Exit codes, one-line messages, progress and tables of all commands of ``lrpca``."""
 
 import enum
 import re
@@ -10,29 +10,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 LIVE_ROWS = 12
-# A log that is no terminal hears of what goes on between the rows this often, in seconds.
+# Minimal seconds between two lines of progress, if stderr is not a terminal.
 INTERVAL = 60.0
 NOTHING_LEFT = "nothing half-written is left"
 
 
 def exit_codes(done: str, unsatisfying: str | None = None) -> str:
-    """Return the end of a help text.
-
-    Parameters
-    ----------
-    done : str
-        What code 0 means.
-    unsatisfying : str, optional
-        What code 4 means, where the command has it.
-    """
+    """Return the end of a help text, with the meaning of code 0 and, where the command has it, of code 4."""
     return "\n".join(
         [
             "Exit codes:",
@@ -49,7 +40,7 @@ def exit_codes(done: str, unsatisfying: str | None = None) -> str:
 
 
 class ExitCode(enum.IntEnum):
-    """What the exit status of ``lrpca`` means."""
+    """Meaning of the exit status of ``lrpca``."""
 
     DONE = 0
     FAILED = 1
@@ -67,10 +58,10 @@ EXIT_CODES = exit_codes("done and converged.", "done and written, but not conver
 
 @contextmanager
 def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors that can be foreseen (OSError and ValueError) into one line on stderr and an exit code."""
+    """Turn expected errors (OSError and ValueError by default) into one line on stderr and an exit code."""
     import typer
 
-    foreseen = errors or (OSError, ValueError)
+    expected = errors or (OSError, ValueError)
     try:
         yield
         return
@@ -78,30 +69,23 @@ def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
         message, code = str(error), ExitCode.USAGE
     except MemoryError as error:
         message, code = str(error), ExitCode.FAILED
-        if ";" not in message:  # of the system, not in our form
+        if ";" not in message:  # the system's
             message = f"out of memory{f' ({message})' if message else ''}; give it more, or less to do"
-    except foreseen as error:
+    except expected as error:
         message = str(error)
-        if isinstance(error, OSError) and error.errno:  # of the system, not in our form
+        if isinstance(error, OSError) and error.errno:  # the system's
             message = f"path={str(error.filename)!r} failed ({error.strerror}); choose another"
-        message = "; ".join([message, *_left(error)])
+        message = "; ".join([message, *_notes(error)])
     typer.echo(f"lrpca: {message}", err=True)
     raise typer.Exit(code)
 
 
 @contextmanager
 def short_messages() -> Iterator[None]:
-    """Show warnings as one line, and end quietly on Ctrl-C and on SIGTERM."""
+    """Show warnings as one line, and end with one line on Ctrl-C and on SIGTERM."""
     import typer
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *_: object) -> None:
         typer.echo(f"lrpca: warning: {message}", err=True)
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -110,72 +94,55 @@ def short_messages() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = show
+            warnings.showwarning = show  # type: ignore[assignment]
             yield
     except KeyboardInterrupt as interrupt:
-        left = "; ".join(_left(interrupt)) or NOTHING_LEFT
-        typer.echo(f"lrpca: interrupted, {left}", err=True)
+        typer.echo(f"lrpca: interrupted, {'; '.join(_notes(interrupt)) or NOTHING_LEFT}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except SystemExit as end:
-        if _left(end):
-            typer.echo(f"lrpca: terminated, {'; '.join(_left(end))}", err=True)
+        if _notes(end):
+            typer.echo(f"lrpca: terminated, {'; '.join(_notes(end))}", err=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _left(error: BaseException) -> list[str]:
-    """Return what is left behind: whoever left it on purpose has noted it."""
+def _notes(error: BaseException) -> list[str]:
+    """Return the notes of an error: they say which files were left on purpose."""
     return getattr(error, "__notes__", [])
-
-
-@contextmanager
-def stages() -> Iterator["Callable[[str], None]"]:
-    """Hand out a function that shows what is being done: live on a terminal, otherwise one line each."""
-    import typer
-    from rich.console import Console
-
-    if sys.stderr.isatty():
-        with Console(stderr=True).status("starting") as status:
-            yield status.update
-    else:
-        yield partial(typer.echo, err=True)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown while a command works: called with rows as they come, and told what goes on between them."""
+    """Functions that show the progress of a command: rows of numbers, stages, and news within a stage."""
 
     row: Callable[[dict[str, str]], None]
+    stage: Callable[[str], None]
     say: Callable[[str], None]
-
-    def __call__(self, row: dict[str, str]) -> None:
-        """Show a row."""
-        self.row(row)
 
 
 @contextmanager
-def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Shown | None"]:
-    """Hand out what shows rows as they come: the last ones live on a terminal, otherwise one line each.
+def stages() -> Iterator["Callable[[str], None]"]:
+    """Yield a function that shows the stage of the work: live on a terminal, otherwise one line each."""
+    with live_rows(quiet=False, doing="", first="starting") as show:
+        yield show.stage
 
-    What is said between the rows stands above them on a terminal; otherwise it makes a line a minute at most.
 
-    Parameters
-    ----------
-    quiet : bool
-        Hand out None, and show nothing.
-    doing : str
-        What is being done, in a word.
-    first : str
-        What is being done until the first row comes.
+@contextmanager
+def live_rows(quiet: bool, doing: str, first: str) -> Iterator[Shown]:
+    """Yield functions that show the progress; they do nothing if `quiet`.
+
+    On a terminal, the last rows are shown live, below what is being done (`first`, until the first row comes).
+    Otherwise rows and stages make a line each, and news within a stage a line a minute at most.
     """
     from rich.console import Console, Group
     from rich.live import Live
     from rich.spinner import Spinner
+    from rich.table import Column, Table
     from rich.text import Text
 
     if quiet:
-        yield None
+        yield Shown(lambda row: None, lambda text: None, lambda text: None)
     elif not sys.stderr.isatty():
         yield _lines()
     else:
@@ -186,13 +153,19 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator["Shown | None"]:
             def show(row: dict[str, str]) -> None:
                 shown.append(row)
                 sign.update(text=doing)
-                live.update(Group(sign, _live_table(shown)))
+                table = Table(*(Column(name, justify="right") for name in row), box=None, padding=(0, 2))
+                for earlier in shown:
+                    table.add_row(*earlier.values())
+                live.update(Group(sign, table))
 
-            yield Shown(show, lambda text: sign.update(text=Text(text)))
+            def say(text: str) -> None:
+                sign.update(text=Text(text))
+
+            yield Shown(show, say, say)
 
 
 def _lines() -> Shown:
-    """Return what shows everything as lines, without control characters."""
+    """Return functions that show everything as lines, without control characters."""
     import typer
 
     said = time.monotonic()
@@ -202,7 +175,7 @@ def _lines() -> Shown:
             typer.echo(text, err=True)
         except BrokenPipeError:
             raise
-        except OSError:  # a full disk: no reason to lose the work
+        except OSError:  # a full disk must not end the work
             pass
 
     def say(text: str) -> None:
@@ -211,17 +184,7 @@ def _lines() -> Shown:
             said = time.monotonic()
             write(text)
 
-    return Shown(lambda row: write("  ".join(f"{name} {value}" for name, value in row.items())), say)
-
-
-def _live_table(rows: "deque[dict[str, str]]") -> "Table":
-    """Return the last rows as a table."""
-    from rich.table import Column, Table
-
-    table = Table(*(Column(name, justify="right") for name in rows[0]), box=None, padding=(0, 2))
-    for row in rows:
-        table.add_row(*row.values())
-    return table
+    return Shown(lambda row: write("  ".join(f"{name} {value}" for name, value in row.items())), write, say)
 
 
 def print_pairs(rows: dict[str, str]) -> None:
@@ -236,34 +199,27 @@ def print_pairs(rows: dict[str, str]) -> None:
 
 
 def print_out(*parts: "str | Table") -> None:
-    """Print each part on stdout; a file or a pipe has no width, so lines and paths stay whole there."""
+    """Print each part on stdout; in a file or a pipe, long lines and paths are not broken."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(*parts, sep="\n")
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = 3) -> "Table":
-    """Return rows under columns; numbers stand right, with so many digits."""
+    """Return a table; numbers are right-aligned and have so many digits."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
-        numeric = any(_is_number(row[k]) for row in rows)
+        numeric = any(isinstance(row[k], int | float) and not isinstance(row[k], bool) for row in rows)
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(cell, digits)) for cell in row))
+        cells = (
+            f"{cell:.{digits}g}" if isinstance(cell, float) else "–" if cell is None else str(cell) for cell in row
+        )
+        table.add_row(*map(Text, cells))
     return table
-
-
-def _is_number(cell: object) -> bool:
-    return isinstance(cell, int | float) and not isinstance(cell, bool)
-
-
-def _cell(cell: object, digits: int) -> str:
-    if cell is None:
-        return "–"
-    return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)
 
 
 def read_shape(text: str) -> tuple[int, int]:

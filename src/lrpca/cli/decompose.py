@@ -2,12 +2,10 @@
 
 import json
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +36,6 @@ _KEY = "Name of the array, if the file or store holds several."
 _HEADER = "Whether the first line of a text FILE holds column names; detected by default."
 _SCHEDULER = "Address of a dask cluster to run on, e.g. tcp://10.0.0.1:8786."
 _CHECKPOINT = "File to save the run in; the same command resumes from it (method lrpca only)."
-_NOTHING_READ = Reading(0, 0, 0, 0, 0.0)
 # Seconds until a scheduler must answer.
 _PATIENCE = 10
 
@@ -72,7 +69,7 @@ def add_decompose(app: "typer.Typer") -> None:
     ) -> None:
         """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
         with short_messages():
-            from lrpca.cli.memory_limit import WORK, require_room
+            from lrpca.cli.memory_limit import WORK, require_memory
             from lrpca.cli.models import load_schedule
             from lrpca.decompose import check_settings
             from lrpca.decomposition import writing
@@ -81,7 +78,7 @@ def add_decompose(app: "typer.Typer") -> None:
                 writing.check_writable(output, overwrite=force, sources=file)
             # An OSError is about the checkpoint.
             with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-                wanted = _Wanted(output, sparse, low_rank, _checked_layout(layout, output, sparse))
+                stored = _checked_layout(layout, output, sparse)
                 asked: dict[str, Any] = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter}
                 asked |= {"random_state": seed} | _checked_method(method, checkpoint)
             with exit_with(ExitCode.INPUT):
@@ -92,21 +89,30 @@ def add_decompose(app: "typer.Typer") -> None:
                 reads = _Reads()
                 with exit_with(ExitCode.INPUT):
                     Y = reads.open(file, key, header, by_blocks=scheduler is not None)
-                    require_room(WORK, "to work with beside Y")
+                    require_memory(WORK, "to work with beside Y")
                 with exit_with(ExitCode.OUTPUT):
-                    writing.check_room(output, reads, wanted.full_matrices)
+                    compressed = output.suffix.lower() == ".zarr"
+                    writing.check_disk_space(output, reads, low_rank + (sparse and not compressed))
                 began = time.perf_counter()
-                with exit_with(ExitCode.INPUT), _going_on(checkpoint):
+                with exit_with(ExitCode.INPUT), _resumable(checkpoint):
                     d = _solve(Y, asked, reads, quiet)
                 total = {"total_seconds": time.perf_counter() - began} | reads.summary()
-                written = wanted.write(d, quiet)
+                with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
+                    written = writing.write_result(
+                        d,
+                        output,
+                        sparse=sparse,
+                        low_rank=low_rank,
+                        layout=stored,
+                        tell=lambda part, reading: show.say(_progress(f"writing {part}", reading)),
+                    )
             summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
             summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
             if reads.names is not None:
                 summary["names"] = reads.names
             summary |= writing.summarize(d) | total
             if d.rank_choice is not None:
-                # Infinite where there is no noise at all, not even rounding.
+                # Infinite if there is no noise at all, not even rounding.
                 summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
             _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
             raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
@@ -116,52 +122,24 @@ def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Deco
     """Return the decomposition; show the iterations and the progress of reading meanwhile."""
     import lrpca
 
-    solve = partial(lrpca.decompose, Y, asked.pop("rank"))
     with live_rows(quiet, "solving", _COMPILING) as show:
-        follow = None if show is None else lambda state: show(_cells(state))
-        reads.say = None if show is None else show.say
-        try:
-            return solve(**asked, callback=follow)
-        finally:
-            reads.say = None
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What to write, and where."""
-
-    output: Path
-    sparse: bool
-    low_rank: bool
-    layout: str
-
-    @property
-    def full_matrices(self) -> int:
-        """Number of matrices of the size of Y that need disk space."""
-        return self.low_rank + (self.sparse and self.output.suffix.lower() != ".zarr")
-
-    def write(self, d: "Decomposition", quiet: bool) -> list[Path]:
-        """Write the result, show the progress, and return the paths."""
-        from lrpca.decomposition import writing
-
-        with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
-            tell = None if show is None else lambda what, reading: show.say(_written(what, reading))
-            return writing.write_result(
-                d, self.output, sparse=self.sparse, low_rank=self.low_rank, layout=self.layout, tell=tell
-            )
+        reads.say = show.say
+        # Without a callback the solver copies no factors.
+        d = lrpca.decompose(Y, **asked, callback=None if quiet else lambda state: show.row(_cells(state)))
+    reads.say = lambda text: None
+    return d
 
 
 class _Reads:
     """Opens the matrix, and reports the progress of reading it."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] | None = None
+        self.say: Callable[[str], None] = lambda text: None
         self.shape: tuple[int, ...] = (0, 0)
         self.dtype: Any = None
         self.names: str | None = None
-        self._blocks, self._chunks_per_block = 0, 1.0
-        self._passes = 0
-        self._before = self._last = _NOTHING_READ
+        self._blocks = self._passes = self._round = 0
+        self._last: Reading | None = None
 
     def open(self, paths: list[Path], key: str | None, header: bool | None, *, by_blocks: bool) -> Any:
         """Return an array, or a matrix that is read in blocks."""
@@ -170,7 +148,7 @@ class _Reads:
         from lrpca.matrices.chunked.large import accept_large
 
         if len(paths) == 1 and not by_blocks and not paths[0].is_dir() and ending(paths[0]) in READERS:
-            array = read_matrix(paths[0], key=key, header=header, tell=self._note_names)
+            array = read_matrix(paths[0], key=key, header=header, tell=partial(setattr, self, "names"))
             self.shape, self.dtype = array.shape, array.dtype
             return array
         if header is not None:
@@ -179,48 +157,25 @@ class _Reads:
         self.shape, self.dtype = matrix.shape, matrix.stored
         if hasattr(matrix, "source"):
             self._blocks = len(matrix.source.grid)
-            self._chunks_per_block = _chunk_count(matrix.source) / self._blocks
         return matrix
-
-    def _note_names(self, names: str) -> None:
-        self.names = names
 
     def __call__(self, reading: Reading) -> None:
         """Record a block that was read."""
         whole = reading.blocks == self._blocks
-        if reading.round != self._last.round:
-            self._before = self._last
-            self._passes += whole
-        self._last = reading
-        if self.say is not None:
-            what = f"pass {self._passes}" if whole else "reading single entries"
-            done, chunks = (
-                round(count * (self._chunks_per_block if whole else 1)) for count in (reading.done, reading.blocks)
-            )
-            seconds = max(reading.seconds - self._before.seconds, 1e-9)
-            speed = (reading.bytes - self._before.bytes) / seconds
-            self.say(f"{what}: {done} of {chunks} chunks, {bytes_in_words(speed)}/s")
+        self._passes += whole and reading.round != self._round
+        self._round, self._last = reading.round, reading
+        self.say(_progress(f"pass {self._passes}" if whole else "reading single entries", reading))
 
     def summary(self) -> dict[str, Any]:
         """Return the bytes read and the speed; nothing if Y was not read in blocks."""
-        if not self._last.bytes:
+        if self._last is None:
             return {}
         return {"bytes_read": self._last.bytes, "bytes_per_second": self._last.bytes_per_second}
 
 
-def _chunk_count(source: Any) -> int:
-    """Return the number of chunks that Y is stored in."""
-    stored = getattr(source, "stored", None)
-    if stored is None:
-        return int(source.as_dask()[0].npartitions)
-    if stored.chunks is None:
-        return len(source.grid)
-    return math.prod(-(-n // size) for n, size in zip(stored.shape, stored.chunks, strict=True))
-
-
-def _written(what: str, reading: Reading) -> str:
-    """Return the progress of writing as text."""
-    return f"writing {what}: {reading.done} of {reading.blocks} blocks, {bytes_in_words(reading.bytes_per_second)}/s"
+def _progress(doing: str, reading: Reading) -> str:
+    """Return the progress of reading or writing as text."""
+    return f"{doing}: {reading.done} of {reading.blocks} blocks, {bytes_in_words(reading.bytes_per_second)}/s"
 
 
 @contextmanager
@@ -235,7 +190,7 @@ def _connected(address: str | None) -> Iterator[None]:
         with client.as_current():
             yield
     finally:
-        # A cluster that is gone cannot be closed properly, and was reported already.
+        # A lost cluster cannot be closed properly, and was reported already.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with suppress(Exception):
             client.close()
@@ -257,12 +212,12 @@ def _client(address: str) -> Any:
 
 
 @contextmanager
-def _going_on(checkpoint: Path | None) -> Iterator[None]:
-    """Say how to resume an interrupted run, and tell faults of the input from others."""
+def _resumable(checkpoint: Path | None) -> Iterator[None]:
+    """Say how to resume an interrupted run, and distinguish faults of the input from others."""
     try:
         yield
     except ValueError as error:
-        # Some options are refused beside others, or for the rank that was found.
+        # Some options are refused in combination with others, or with the rank that was found.
         with exit_with(ExitCode.USAGE if str(error).startswith("options[") else ExitCode.INPUT):
             raise
     except OSError as error:
@@ -293,14 +248,11 @@ def _read_rank(text: str) -> int | float | str:
     """Return a rank, a share of the variance, or "auto"."""
     if text == "auto":
         return text
-    for number in (int, float):
-        try:
-            value = number(text)
-        except ValueError:
-            continue
-        if value >= 1 if number is int else 0 < value < 1:
-            return value
-        break
+    with suppress(ValueError):
+        if text.isdecimal() and int(text) >= 1:
+            return int(text)
+        if 0 < float(text) < 1:
+            return float(text)
     raise ValueError(f"rank={text!r} is not a rank; give a positive integer, auto, or a share below 1, e.g. 0.9")
 
 
@@ -320,13 +272,6 @@ def _checked_method(text: str, checkpoint: Path | None) -> dict[str, Any]:
         options = options | {"checkpoint": str(checkpoint)}
     check_options(options, known, name)
     return {"method": name, "options": options}
-
-
-def _found(gap: float | None) -> str:
-    """Return how clear the choice of the rank was, as text."""
-    if gap is None:
-        return ""
-    return f", found (the weakest component is {f'{gap:.2g}' if gap < 1000 else 'over 1000'} times the next value)"
 
 
 def _cells(state: "State") -> dict[str, str]:
@@ -357,28 +302,31 @@ def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
         typer.echo(f"lrpca: not converged ({summary['reason']}); the result is written", err=True)
 
 
-def _time(total: float, iterating: float) -> str:
-    """Return how long the run took, without the iterations before a checkpoint."""
-    if iterating > total:
-        return f"{total:.2f} s since the checkpoint, {iterating:.2f} s in all iterations"
-    return f"{total:.2f} s, {iterating:.2f} s of it in the iterations"
-
-
 def _rows(summary: dict[str, Any]) -> dict[str, str]:
     """Return the summary as names and values."""
     threshold, name = summary["outlier_threshold"], summary["input"]
     if isinstance(name, list):
         name = f"{name[0]} and {len(name) - 1} more"
     names = f"; {summary['names']}" if "names" in summary else ""
+    found = ""
+    if (gap := summary.get("rank_gap")) is not None:
+        times = f"{gap:.2g}" if gap < 1000 else "over 1000"
+        found = f", found (the weakest component is {times} times the next value)"
+    total, iterating = summary["total_seconds"], summary["seconds"]
+    # After a checkpoint, earlier iterations do not count as time of this run.
+    if iterating > total:
+        took = f"{total:.2f} s since the checkpoint, {iterating:.2f} s in all iterations"
+    else:
+        took = f"{total:.2f} s, {iterating:.2f} s of it in the iterations"
     rows = {
         "input": f"{name} ({' x '.join(map(str, summary['shape']))}, {summary['dtype']}{names})",
-        "method": f"{summary['method']}, rank {summary['rank']}{_found(summary.get('rank_gap'))}",
+        "method": f"{summary['method']}, rank {summary['rank']}{found}",
         "iterations": f"{summary['n_iter']}, {summary['n_reads']:.3g} passes over the data",
         "converged": f"{'yes' if summary['converged'] else 'no'} ({summary['reason']})",
         "noise level": _text(summary["noise_level"], ".3g"),
         "outliers": f"{_text(summary['outlier_fraction'], '.2%')} of the entries, "
         f"beyond {'varying thresholds' if isinstance(threshold, list) else _text(threshold, '.3g')}",
-        "time": _time(summary["total_seconds"], summary["seconds"]),
+        "time": took,
     }
     if "bytes_read" in summary:
         rows["read"] = (

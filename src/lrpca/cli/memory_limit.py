@@ -1,7 +1,7 @@
-"""A limit on the address space of the process (``ulimit -v``), and whether there is room below it.
+"""Checks under a limit on the address space of the process (``ulimit -v``).
 
-Without room for its buffers OpenBLAS tries again forever, deaf to signals; the compiler aborts the process; and Python
-itself may hang. So whoever runs under a limit looks first.
+Without memory for its buffers OpenBLAS tries again forever and ignores signals; the compiler aborts the process; and
+Python itself may hang. So the memory is checked first.
 """
 
 from __future__ import annotations
@@ -12,27 +12,19 @@ import sys
 
 from lrpca.core.environment import THREAD_VARIABLES, cores
 
-# What it takes to load the libraries and to compile, with one thread; to load PyTorch after that; and to work beside Y.
-# In kB, as ulimit counts.
+# Memory to load the libraries and to compile, with one thread; to load PyTorch after that; and to work beside Y. In kB,
+# like ulimit.
 LIBRARIES, PYTORCH, WORK = 700_000, 700_000, 100_000
-# Threads of OpenBLAS, and one of ours: stack, heap and buffer.
+# Stack, heap and buffer of threads of OpenBLAS, and of one of ours.
 _EACH_CORE = 250_000
 
 
 def load_within_limit() -> None:
-    """Load the libraries with as many threads as there is room for, and let them take their buffers, before data do.
-
-    Nothing is done where there is no limit.
-
-    Raises
-    ------
-    MemoryError
-        There is no room.
-    """
+    """Under a limit, load the libraries and their buffers before the data, with as many threads as memory allows."""
     limit = _limit()
     if limit is None:
         return
-    require_room(LIBRARIES, "for the libraries")
+    require_memory(LIBRARIES, "for the libraries")
     if limit < LIBRARIES + _EACH_CORE * cores():
         for name in THREAD_VARIABLES:
             os.environ.setdefault(name, "1")
@@ -44,16 +36,8 @@ def load_within_limit() -> None:
     scipy.linalg.eigh(np.eye(200) @ np.eye(200))
 
 
-def require_room(needed: int, purpose: str) -> None:
-    """Raise a MemoryError if a limit leaves less than that.
-
-    Parameters
-    ----------
-    needed : int
-        Address space in kB.
-    purpose : str
-        What it is needed for, for the message.
-    """
+def require_memory(needed: int, purpose: str) -> None:
+    """Raise MemoryError if a limit leaves less than this many kB; the message names the purpose."""
     limit = _limit()
     if limit is None:
         return
@@ -64,7 +48,7 @@ def require_room(needed: int, purpose: str) -> None:
 
 
 def _limit() -> int | None:
-    """Return the limit in kB, None if there is none."""
+    """Return the limit in kB, or None."""
     if sys.platform == "win32":
         return None
     import resource

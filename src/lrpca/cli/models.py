@@ -40,7 +40,7 @@ def add_models(app: "typer.Typer") -> None:
                         raise ValueError(f"--plot={plot} needs a model; give NAME")
                 found = {known: Schedule.load(known) for known in shipped()}
                 if as_json:
-                    _print_json([_content(known, schedule) for known, schedule in found.items()])
+                    _print_json([{"name": known, **asdict(schedule)} for known, schedule in found.items()])
                 else:
                     print_out(grid(_COLUMNS, [_row(known, schedule) for known, schedule in found.items()]))
                 return
@@ -49,7 +49,7 @@ def add_models(app: "typer.Typer") -> None:
             if plot is not None:
                 draw(schedule, plot, force=force)
             if as_json:
-                _print_json(_content(name, schedule))
+                _print_json({"name": name, **asdict(schedule)})
             else:
                 _show(name, schedule)
 
@@ -92,10 +92,6 @@ def _layers(schedule: "Schedule") -> str:
     return f"{schedule.layers}, then on" if schedule.tail is not None else str(schedule.layers)
 
 
-def _content(name: str, schedule: "Schedule") -> dict[str, Any]:
-    return {"name": name, **asdict(schedule)}
-
-
 def _print_json(content: Any) -> None:
     import typer
 
@@ -127,9 +123,9 @@ def _show(name: str, schedule: "Schedule") -> None:
     scores = schedule.meta.get("scores")
     errors = scores.get("held_out_errors") if isinstance(scores, Mapping) else None
     print_out("", _numbers(schedule, errors or []))
-    if told := {key: _plain(value) for key, value in schedule.meta.items()}:
+    if meta := {key: _plain(value) for key, value in schedule.meta.items()}:
         print_out("")
-        print_pairs(told)
+        print_pairs(meta)
 
 
 def _numbers(schedule: "Schedule", errors: list[float | None]) -> Any:
@@ -144,7 +140,7 @@ def _numbers(schedule: "Schedule", errors: list[float | None]) -> Any:
 
 
 def _plain(value: Any) -> str:
-    """Return a note as text: a nested one as name value, name value, without what is empty or shown elsewhere."""
+    """Return a note as text: a nested one as name value, name value, without empty ones and those shown elsewhere."""
     if isinstance(value, Mapping):
         shown = {key: inner for key, inner in value.items() if inner is not None and key not in _ELSEWHERE}
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in shown.items())

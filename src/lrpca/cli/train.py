@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lrpca.cli.console import (
     NOTHING_LEFT,
     ExitCode,
+    Shown,
     exit_codes,
     exit_with,
     grid,
@@ -21,7 +22,6 @@ from lrpca.cli.console import (
     print_pairs,
     read_shape,
     short_messages,
-    stages,
 )
 
 if TYPE_CHECKING:
@@ -97,9 +97,11 @@ def add_train(app: "typer.Typer") -> None:
             **{"model": model, "form": form, "way": way, "layers": layers, "depth": depth, "steps": steps},
             **{"learning_rate": learning_rate, "patience": patience, "random_state": seed, "device": device},
         }
-        called = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
+        # The command that makes this model from the beginning.
+        words = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
+        command = shlex.join(["lrpca", *(word for word in words if word != "--resume")])
         with short_messages():
-            schedule = _run(material, places, settings, begin, floor, called, quiet)
+            schedule = _run(material, places, settings, begin, floor, command, quiet)
             if not quiet:
                 _report(schedule, material, places)
 
@@ -118,35 +120,27 @@ class _Material:
 
     def check(self) -> None:
         """Raise ValueError for options that cannot be combined."""
-        made = {"shape": self.shape, "outliers": self.outliers}
-        if self.files:
-            for name, value in {**made, "mixture": self.mixture or None}.items():
-                if value is not None:
-                    raise ValueError(f"--{name}={value} is for generated problems; leave out either it or FILES")
-            self._check_files()
-            return
-        if self.truth or self.labels is not None:
-            given = f"--truth={self.truth[0]}" if self.truth else f"--labels={self.labels}"
-            raise ValueError(f"{given} needs FILES; name them, or leave it out")
-        if self.mixture:
-            for name, value in {**made, "rank": self.rank}.items():
-                if value is not None:
-                    raise ValueError(f"--{name}={value} is for problems of one kind; leave out either it or --mixture")
-
-    def _check_files(self) -> None:
         from lrpca.solvers.methods import find_method
 
-        if self.rank is None:
-            raise ValueError("--rank is required with FILES; give it, e.g. --rank 5")
-        if self.truth and len(self.truth) != len(self.files):
-            raise ValueError(
-                f"--truth={len(self.truth)} files is not one for each of {len(self.files)} FILES; "
-                "repeat --truth, in the order of FILES"
-            )
-        if self.truth and self.labels is not None:
-            raise ValueError(f"--labels={self.labels} cannot be combined with --truth; give one of them")
-        if self.labels is not None:
-            find_method(self.labels)
+        made = {"shape": self.shape, "outliers": self.outliers}
+        if self.files:
+            _refuse(made | {"mixture": self.mixture or None}, "is for generated problems", "FILES")
+            if self.rank is None:
+                raise ValueError("--rank is required with FILES; give it, e.g. --rank 5")
+            if self.truth and len(self.truth) != len(self.files):
+                raise ValueError(
+                    f"--truth={len(self.truth)} files is not one for each of {len(self.files)} FILES; "
+                    "repeat --truth, in the order of FILES"
+                )
+            if self.truth and self.labels is not None:
+                raise ValueError(f"--labels={self.labels} cannot be combined with --truth; give one of them")
+            if self.labels is not None:
+                find_method(self.labels)
+        elif self.truth or self.labels is not None:
+            given = f"--truth={self.truth[0]}" if self.truth else f"--labels={self.labels}"
+            raise ValueError(f"{given} needs FILES; name them, or leave it out")
+        elif self.mixture:
+            _refuse(made | {"rank": self.rank}, "is for problems of one kind", "--mixture")
 
     def drawn(self) -> dict[str, Any]:
         """Return the arguments of `lrpca.learn.train` for generated problems."""
@@ -157,7 +151,7 @@ class _Material:
         }
 
     def data(self) -> Any:
-        """Return files, pairs of files or a source, as `lrpca.learn.train` takes them; None: what is drawn."""
+        """Return files, pairs of files or a source for `lrpca.learn.train`; None for generated problems."""
         if self.mixture:
             from lrpca.learn.problems import Mixture
 
@@ -175,9 +169,15 @@ class _Material:
         return message
 
 
+def _refuse(options: dict[str, Any], because: str, other: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name}={value} {because}; leave out either it or {other}")
+
+
 @dataclass(frozen=True)
 class _Places:
-    """Where things are written."""
+    """Paths to write to."""
 
     output: Path
     checkpoint: Path
@@ -186,8 +186,9 @@ class _Places:
     force: bool
 
     def check(self, inputs: Sequence[Path]) -> None:
-        """Check that all of them can be written, and that no two are one."""
+        """Raise OSError or ValueError unless all of them can be written, and no two are the same."""
         from lrpca.files.atomic import check_file
+        from lrpca.learn.checkpoint import is_checkpoint
 
         check_file(self.output, ".json", overwrite=self.force)
         check_file(self.checkpoint, ".json", overwrite=True)
@@ -202,16 +203,11 @@ class _Places:
             if other != name:
                 raise ValueError(f"path={str(path)!r} would be both {name} and {other}; choose another name")
         if self.checkpoint.exists() and not self.resume:
-            self._check_old_checkpoint()
-
-    def _check_old_checkpoint(self) -> None:
-        from lrpca.learn.checkpoint import is_checkpoint
-
-        path = f"path={str(self.checkpoint)!r}"
-        if not is_checkpoint(self.checkpoint):
-            raise ValueError(f"{path} is not a checkpoint; choose another file with --checkpoint")
-        if not self.force:
-            raise FileExistsError(f"{path} holds an unfinished training; add --resume, or --force to start again")
+            name = f"path={str(self.checkpoint)!r}"
+            if not is_checkpoint(self.checkpoint):
+                raise ValueError(f"{name} is not a checkpoint; choose another file with --checkpoint")
+            if not self.force:
+                raise FileExistsError(f"{name} holds an unfinished training; add --resume, or --force to start again")
 
     def clear(self) -> None:
         """Make the folders, and remove the checkpoint unless training is resumed."""
@@ -228,18 +224,25 @@ def _run(
     settings: dict[str, Any],
     begin: str | None,
     floor: float | None,
-    called: Sequence[str],
+    command: str,
     quiet: bool,
 ) -> "Schedule":
     """Check everything that can be checked before work begins, train, and write."""
+    from lrpca import learn, plot
+    from lrpca.cli.memory_limit import PYTORCH, require_memory
+    from lrpca.cli.models import draw, load_schedule
+
     with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-        _require(places.plot is not None)
+        require_memory(PYTORCH, "for PyTorch")
+        _ = learn.train  # raises ImportError without PyTorch
+        if places.plot is not None:
+            plot.require_matplotlib()
         material.check()
         if begin is not None and settings["form"] is not None:
             raise ValueError(f"--form={settings['form']} cannot be combined with --begin; give one of them")
         settings = {**settings, **material.drawn()}
     with exit_with(ExitCode.INPUT):
-        settings["form"] = _form(settings["form"], begin)
+        settings["form"] = load_schedule(begin) if begin is not None else settings["form"] or "adaptive"
     with exit_with(ExitCode.USAGE, ValueError):
         problems = _check_settings(settings, material, floor)
     with exit_with(ExitCode.OUTPUT):
@@ -248,42 +251,21 @@ def _run(
         if places.resume and not places.checkpoint.exists():
             raise ValueError(f"--resume has no {str(places.checkpoint)!r} to resume from; leave it out to start again")
         source = _read(material, problems, settings["random_state"], quiet)
-    with exit_with(ExitCode.OUTPUT), _writing(places.output):
+    with exit_with(ExitCode.OUTPUT):
         places.clear()
-    # The command that makes this model from nothing.
-    command = shlex.join(["lrpca", *(word for word in called if word != "--resume")])
     schedule = _train(source, places, settings, command, quiet)
     if floor is not None:
         schedule = replace(schedule, floor=floor)
-    with exit_with(ExitCode.OUTPUT), _writing(places.output):
+    with exit_with(ExitCode.OUTPUT):
         schedule.save(places.output)
         places.checkpoint.unlink(missing_ok=True)
     if places.plot is not None:
-        from lrpca.cli.models import draw
-
         draw(schedule, places.plot, force=places.force)
     return schedule
 
 
-def _require(picture: bool) -> None:
-    """Raise an ImportError that says what to install, if PyTorch is missing, or matplotlib for a picture."""
-    from lrpca import learn, plot
-    from lrpca.cli.memory_limit import PYTORCH, require_room
-
-    require_room(PYTORCH, "for PyTorch")
-    _ = learn.train
-    if picture:
-        plot.require_matplotlib()
-
-
-def _form(form: str | None, begin: str | None) -> "str | Schedule":
-    from lrpca.cli.models import load_schedule
-
-    return load_schedule(begin) if begin is not None else form or "adaptive"
-
-
 def _check_settings(settings: dict[str, Any], material: _Material, floor: float | None) -> "PaperProblems":
-    """Raise what `lrpca.learn.train` would raise, and more; return the problems to draw if there are no data."""
+    """Raise ValueError for wrong settings; return the problems to generate if there are no data."""
     from lrpca.learn.request import resolve
 
     given = dict(settings)
@@ -299,13 +281,11 @@ def _check_settings(settings: dict[str, Any], material: _Material, floor: float 
 
 
 def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool) -> "Source":
-    """Return what to train on; files are read, and labelled if need be."""
+    """Return the data to train on; files are read, and labelled if need be."""
     from lrpca.learn.problems import as_source
 
-    doing = "reading the data" + (f", and labelling them by {material.labels}" if material.labels else "")
-    with stages() if material.files and not quiet else nullcontext() as say:
-        if say is not None:
-            say(doing)
+    with live_rows(quiet or not material.files, "", "reading") as show:
+        show.stage("reading the data" + (f", and labelling them by {material.labels}" if material.labels else ""))
         try:
             return as_source(material.data(), material.labels, problems, rank=problems.rank, seed=seed)
         except (ValueError, TypeError) as error:
@@ -328,7 +308,7 @@ def _train(source: Any, places: _Places, settings: dict[str, Any], command: str,
                 data=source,
                 checkpoint=places.checkpoint,
                 resume=places.resume,
-                progress=None if show is None else _follow(show),
+                progress=_follow(show),
                 command=command,
                 **settings,
             )
@@ -339,31 +319,15 @@ def _train(source: Any, places: _Places, settings: dict[str, Any], command: str,
 @contextmanager
 def _interruptible(checkpoint: Path, command: str) -> Iterator[None]:
     """Say how to resume after Ctrl-C or SIGTERM."""
-    import typer
-
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
         on = f"resume with: {command} --resume" if checkpoint.exists() else "no checkpoint was written yet"
-        typer.echo(f"lrpca: interrupted, {NOTHING_LEFT}; {on}", err=True)
-        if isinstance(stop, SystemExit):
-            raise
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        stop.add_note(f"{NOTHING_LEFT}; {on}")
+        raise
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Name the file in errors of the system, which do not say it where a disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if not error.errno:
-            raise
-        reason = f"path={str(path)!r} cannot be written ({error.strerror}); choose another place or free some space"
-        raise OSError(reason) from error
-
-
-def _follow(show: Callable[[dict[str, str]], None]) -> "Callable[[Progress], None]":
+def _follow(show: Shown) -> "Callable[[Progress], None]":
     """Return a function that shows the progress of training and the estimated time left."""
     first: Progress | None = None
 
@@ -371,10 +335,10 @@ def _follow(show: Callable[[dict[str, str]], None]) -> "Callable[[Progress], Non
         nonlocal first
         first = first or progress
         steps, seconds = progress.step - first.step, progress.seconds - first.seconds
-        # What is done after the last step has neither errors nor steps to tell its time by.
+        # The work after the last step has neither errors nor steps for an estimate.
         known = bool(progress.errors) and steps > 0
         remaining = f"{seconds / steps * (progress.total - progress.step):.0f} s" if known else "-"
-        show(
+        show.row(
             {
                 "step": f"{progress.step:>{len(str(progress.total))}} of {progress.total}",
                 "stage": progress.stage,

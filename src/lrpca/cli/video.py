@@ -1,15 +1,12 @@
 """The command ``lrpca video``: split a clip into background and moving objects; write videos and a page."""
 
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, exit_codes, exit_with, print_pairs, short_messages
+from lrpca.cli.console import ExitCode, Shown, exit_codes, exit_with, live_rows, print_pairs, short_messages
 
 if TYPE_CHECKING:
     import typer
@@ -32,11 +29,8 @@ _FORCE = "Replace an existing result when this run is complete."
 _MASKS = "Format of the masks: video (mask.mp4) or pictures (PNGs in the folder mask)."
 _ADVICE = "of the background is moving (noise, or a camera that is not fixed); check the masks before you use them"
 _LEARNING = "learning the background (the first run compiles)"
-_FINISHING = "finishing the files"
-# Where more of the background moves than this, something is wrong.
+# If a larger share of the background moves, a warning says so.
 _RESTLESS = 0.5
-# Seconds between two lines of progress, if stderr is not a terminal.
-_INTERVAL = 60.0
 
 
 def add_video(app: "typer.Typer") -> None:
@@ -70,9 +64,11 @@ def add_video(app: "typer.Typer") -> None:
                 settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
                 _check(settings)
             with exit_with(ExitCode.INPUT):
-                _look(file, settings)
+                _check_clip(file, settings)
             with exit_with(ExitCode.OUTPUT):
-                _refuse_output(folder, file, masks, force)
+                from lrpca.video.outputs import check_output
+
+                check_output(folder, file, masks, overwrite=force)
             result = _run(file, folder, settings, quiet)
             stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
             for note in result.notes:
@@ -110,11 +106,11 @@ def _check(settings: dict[str, Any]) -> None:
         raise ValueError(f"--masks={settings['masks']} is unknown; use video or pictures")
 
 
-def _look(file: Path, settings: dict[str, Any]) -> None:
+def _check_clip(file: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError for a clip that cannot be read, or settings that are wrong for it."""
     from lrpca.video import open_frames
 
-    if file.is_fifo():  # what is read from it is gone
+    if file.is_fifo():  # it can be read only once
         return
     with open_frames(file) as reader:
         _request(settings).resolution(reader.height, reader.width)
@@ -127,84 +123,38 @@ def _request(settings: dict[str, Any]) -> "Request":
     return Request(**{field.name: settings[field.name] for field in fields(Request)})
 
 
-def _refuse_output(folder: Path, file: Path, masks: str, force: bool) -> None:
-    from lrpca.video.outputs import check_output
-
-    check_output(folder, file, masks, overwrite=force)
-
-
 def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Separation":
     from lrpca.video import separate
 
-    with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), _following(quiet) as follow:
-        return separate(file, folder, callback=follow, **settings)
+    with (
+        exit_with(ExitCode.INPUT, ValueError),
+        exit_with(ExitCode.OUTPUT, OSError),
+        live_rows(quiet, "separating", _LEARNING) as show,
+    ):
+        return separate(file, folder, callback=_follow(show), **settings)
 
 
-@contextmanager
-def _following(quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
-    """Yield a function that shows the progress: a bar on a terminal, otherwise a line for each stage."""
-    import typer
-
-    if quiet:
-        yield None
-    elif sys.stderr.isatty():
-        with _bar() as show:
-            yield show
-    else:
-        typer.echo(_LEARNING, err=True)
-        yield _lines(lambda line: typer.echo(line, err=True))
-
-
-@contextmanager
-def _bar() -> Iterator["Callable[[Progress], None]"]:
-    from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=16)]
-    with Bar(*columns, TextColumn("{task.fields[told]}"), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_LEARNING, total=None, told="")
-        first: Progress | None = None
-
-        def show(progress: "Progress") -> None:
-            nonlocal first
-            first = first or progress
-            total = _announced(progress)
-            doing = _FINISHING if progress.done == total else "separating"
-            bar.update(task, description=doing, completed=progress.done, told=tell(first, progress))
-            bar.tasks[0].total = total  # update() takes None for no news
-
-        yield show
-
-
-def _lines(say: "Callable[[str], None]") -> "Callable[[Progress], None]":
-    """Return a function that prints a line when a stage begins, and once a minute in long ones."""
+def _follow(show: Shown) -> "Callable[[Progress], None]":
+    """Return a function that shows the progress: its stages, and the frames done."""
     first: Progress | None = None
-    said = time.monotonic()
+    show.stage(_LEARNING)
 
-    def show(progress: "Progress") -> None:
-        nonlocal first, said
+    def follow(progress: "Progress") -> None:
+        nonlocal first
         total = _announced(progress)
         if first is None:
             first = progress
-            say("separating" if total is None else f"separating, {total} frames announced")
-        elif time.monotonic() - said > _INTERVAL:
-            said = time.monotonic()
-            say(tell(first, progress))
+            show.stage("separating" if total is None else f"separating, {total} frames announced")
         if progress.done == total:
-            say(_FINISHING)
+            show.stage(f"finishing the files: {tell(first, progress)}")
+        else:
+            show.say(f"separating: {tell(first, progress)}")
 
-    return show
+    return follow
 
 
 def tell(first: "Progress", now: "Progress") -> str:
-    """Return the frames done, the speed, and the estimated time left, as text.
-
-    Parameters
-    ----------
-    first, now : Progress
-        The first report and the present one. Learning comes before the first, so it does not count.
-    """
+    """Return the frames done, the speed since the first report, and the estimated time left, as text."""
     total, pace = _announced(now), 0.0
     if now.seconds > first.seconds:
         pace = (now.done - first.done) / (now.seconds - first.seconds)
@@ -217,7 +167,7 @@ def tell(first: "Progress", now: "Progress") -> str:
 
 
 def _clock(seconds: int) -> str:
-    """Return a time as 1:02:03, without the hours where there are none."""
+    """Return a time as 1:02:03, or 2:03 below an hour."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 

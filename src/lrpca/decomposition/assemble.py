@@ -1,4 +1,4 @@
-"""From the solver's last iterate to the result users see: normal form, noise level, outliers, diagnosis."""
+"""The result of a finished run: normal form, noise level, outliers, diagnosis."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.rank.choice import RankChoice, concerns
 from lrpca.solvers.run import Run
 
-# What X may still be off when its changes have fallen below the tolerance, in units of the last one.
+# Remaining distance of X from its limit when the changes have fallen below the tolerance, in units of the last one.
 LEFT_OF_CHANGE = 2.0
-# From this share of outliers on, a fit deserves a second look.
-MANY_OUTLIERS = 0.45
-MANY_ZEROS = 0.5
-# Reads that differ by less from a whole number are given as one.
+# From these shares of outliers and of zeros on, the diagnosis has a message.
+MANY_OUTLIERS, MANY_ZEROS = 0.45, 0.5
+# Numbers of passes that differ by less from a whole number are rounded to it.
 _NEARLY = 0.01
 # A component this much weaker than the strongest is rounding.
 _ABSENT = 1e-12
 
 
 def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> Decomposition:
-    """Return the decomposition of a finished run, without Y; `choice` tells how its rank was found, if it was."""
+    """Return the decomposition of a finished run, without Y; `choice` is that of its rank, if it was to be found."""
     matrix, sample = run.matrix, run.sample
     L, R, values = normal_form(outcome.L, outcome.R)
     found = int(np.count_nonzero(values > _ABSENT * values[0])) if values[0] else 0
     L, R = L[:, : outcome.rank], R[:, : outcome.rank]
-    # A device has brought the residuals of the factors as they were; unless columns are cut off, the normal form's are
-    # the same.
+    # A device has computed the residuals of the factors of the outcome; the normal form has the same, unless columns
+    # are cut off.
     fit = (L, R) if outcome.rank is not None or isinstance(L, np.ndarray) else (outcome.L, outcome.R)
     residuals, measured = sample.residuals(*fit), sample.telling
     scale = float(measured.typical or np.abs(sample.values).max(initial=0.0))
     sigma = measured.core(*fit, rounding_level(matrix.result, scale)).sigma
-    change = _still_to_go(run, outcome)
+    change = _remaining_change(run, outcome)
     # |L_i| |R_j| bounds the entries of X, and with them the rounding of a residual.
     largest = longest_rows(L, R)
     rounding = rounding_level(matrix.result, largest)
@@ -72,25 +71,25 @@ def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> De
 
 
 def told_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as users and files are told them: sets as sorted lists."""
+    """Return settings for users and files: sets as sorted lists."""
     return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in settings.items()}
 
 
 def _counted(reads: float) -> int | float:
-    """Return a number of reads: whole where it is but for a sample of entries, else to four decimals."""
+    """Return a number of passes: an integer if it is nearly one, otherwise with four decimals."""
     whole = round(reads)
     return whole if whole and abs(reads - whole) < _NEARLY else round(float(reads), 4)
 
 
-def _still_to_go(run: Run, outcome: Outcome) -> float:
-    """Return how far X may still be from where it goes, relative to X."""
+def _remaining_change(run: Run, outcome: Outcome) -> float:
+    """Return the distance of X from its limit, relative to X, as far as the stopping rule bounds it."""
     by_residual = run.method.measure == "residual"
     if outcome.reason == "tol":
-        # A small residual says less of X than a small change.
+        # A small residual says less about X than a small change.
         return max(outcome.change, run.tol) if by_residual else LEFT_OF_CHANGE * outcome.change
     if outcome.reason == "max_iter" and by_residual and outcome.history:
         return max(outcome.change, (outcome.history[-1].residual or 0.0) / math.sqrt(max(run.matrix.shape)))
-    # At the noise floor X moves within the noise, which σ knows.
+    # At the noise floor X moves within the noise, which σ includes.
     return 0.0
 
 
@@ -104,13 +103,13 @@ def diagnose(
     choice: RankChoice | None = None,
     fallback: str | None = None,
 ) -> Diagnosis:
-    """Return what can be seen of rows, columns, components and S, and what looks odd, in words."""
-    # NaN, and nothing of rows and columns, where a method does not look at every entry.
+    """Return the diagnosis of rows, columns, components and S, with messages on what looks odd."""
+    # NaN, and no rows or columns, if a method does not read every entry.
     shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
     if outcome.survey is not None:
         facts = outcome.survey
         observed = [np.asarray(counts) for counts in (facts.observed_by_row, facts.observed_by_column)]
-        # Of a method that does not tell what it kept, what is missing altogether is known.
+        # If a method does not report what it kept, rows and columns without observed entries are known.
         kept = observed if outcome.kept is None else [np.asarray(counts) for counts in outcome.kept]
         idle = [np.flatnonzero(part == 0) for part in kept]
         if outcome.kept is not None:
@@ -125,8 +124,8 @@ def diagnose(
         if len(axis):
             some = ", ".join(str(i) for i in axis[:5]) + (", ..." if len(axis) > 5 else "")
             messages.append(
-                f"{len(axis)} {name}(s) without influence ({some}): all entries are missing or were rejected; their "
-                "part of low_rank rests on nothing, drop them"
+                f"{len(axis)} {name}(s) without influence ({some}): all entries are missing or were rejected; no data "
+                "support their part of low_rank, drop them"
             )
     if outcome.reason == "stalled" and outcome.structure > STRUCTURED:
         messages.append(

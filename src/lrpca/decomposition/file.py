@@ -1,4 +1,4 @@
-"""Decompositions in files: everything but Y, in one .npz file or as `lrpca.decomposition.writing` lays it out."""
+"""Saved decompositions, without Y: one .npz file, or a folder or zarr group of `lrpca.decomposition.writing`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,8 @@ if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
 
 _FORMAT, _VERSION = "lrpca-decomposition", 1
-DIAGNOSIS_ARRAYS = (
-    "kept_by_row",
-    "kept_by_column",
-    "rows_without_influence",
-    "columns_without_influence",
-)
-
-
-# What a folder of results holds beside L.npy and R.npy.
+DIAGNOSIS_ARRAYS = ("kept_by_row", "kept_by_column", "rows_without_influence", "columns_without_influence")
+# Everything but L.npy, R.npy and full matrices, in a folder of results.
 SMALL_FILE = "diagnosis.npz"
 # The entries of Y in a fingerprint: all of them, or so many squares of so many rows and columns.
 _WHOLE, _SQUARES, _SIDE = 1 << 12, 8, 16
@@ -41,39 +34,44 @@ class _VersionError(Exception):
 
 def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
     """Write everything but Y to an .npz file."""
-    host, parts = decomposition.without_data().to_numpy(), small_parts(decomposition)
     with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
-        np.savez(file, L=host.L, R=host.R, **parts)
+        np.savez(file, **all_parts(decomposition))
+
+
+def all_parts(decomposition: Decomposition) -> dict[str, Any]:
+    """Return everything but Y as arrays; ``facts`` is a text."""
+    host = decomposition.without_data().to_numpy()
+    norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (host.L, host.R)]
+    return {"L": host.L, "R": host.R, "singular_values": norms[0] * norms[1]} | small_parts(decomposition)
 
 
 def fingerprint_of(matrix: DenseMatrix | None) -> str | None:
-    """Return a hash of some entries of Y, the same whatever holds them; None without Y, or where it cannot be read.
+    """Return a hash of some entries of Y in single precision, at places that depend on its shape alone.
 
-    The entries are in single precision, so that its rounding does not show, and where they are is decided by the shape
-    alone. A matrix that is read in blocks has few of them read.
+    It is the same for every container of the same numbers. None without Y, or if Y cannot be read.
     """
     if matrix is None:
         return None
-    rows, columns = _looked_at(*matrix.shape)
+    rows, columns = _fingerprint_places(*matrix.shape)
     try:
         values, observed = matrix.entries(rows, columns)
-    except Exception:  # a store that is gone, a cluster that is closed: whoever needs Y will say so
+    except Exception:  # a store that is gone, a cluster that is closed: an error is raised when Y is needed
         return None
     with np.errstate(over="ignore"):
-        # By way of double precision, as integers come that were stored as such. Zero has one sign.
+        # By way of double precision, like integers. Zero has one sign.
         numbers = np.asarray(values).astype(np.complex128).astype("<c8") + np.complex64(0)
     numbers[~observed] = np.nan
     return hashlib.sha256(numbers.tobytes()).hexdigest()
 
 
-def _looked_at(n1: int, n2: int) -> tuple[Any, Any]:
+def _fingerprint_places(n1: int, n2: int) -> tuple[Any, Any]:
     """Return the rows and the columns of the entries in a fingerprint."""
     if n1 * n2 <= _WHOLE:
         rows, columns = np.divmod(np.arange(n1 * n2), n2)
         return rows, columns
     high, wide, steps = min(n1, _SIDE), min(n2, _SIDE), np.arange(_SQUARES)
     top = steps * (n1 - high) // (_SQUARES - 1)
-    # In another order, so that the squares lie all over the matrix, not along its diagonal.
+    # In another order, so that the squares are not all on the diagonal of the matrix.
     left = 3 * steps % _SQUARES * (n2 - wide) // (_SQUARES - 1)
     i, j = np.divmod(np.arange(high * wide), wide)
     return (top[:, None] + i).ravel(), (left[:, None] + j).ravel()
@@ -102,7 +100,7 @@ def small_parts(decomposition: Decomposition) -> dict[str, Any]:
     return {"facts": np.array(json.dumps(facts)), "outlier_threshold": np.asarray(d.outlier_threshold), **arrays}
 
 
-def read_decomposition(path: str | Path, kind: type[Decomposition] = Decomposition) -> Decomposition:
+def read_decomposition(path: str | Path) -> Decomposition:
     """Return a saved decomposition, without Y; raise ValueError for a file that holds none."""
     path = found_with(path, ".npz")
     read = _reader_of(path)
@@ -112,22 +110,26 @@ def read_decomposition(path: str | Path, kind: type[Decomposition] = Decompositi
             "lrpca decompose wrote"
         )
     try:
-        return _assembled(read(path), kind)
+        return _assembled(read(path))
     except _VersionError as error:
         raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
     except ImportError:
         raise
-    except Exception as error:  # what is missing or of another form shows in many ways
+    except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
 
 
 def _reader_of(path: Path) -> Callable[[Path], dict[str, Any]] | None:
-    """Return what reads the arrays at a path; None where nothing is that could hold them."""
+    """Return the function that reads the arrays at a path; None if nothing there can hold them."""
     if path.is_file():
         return read_archive
     if (path / SMALL_FILE).is_file():
         return _read_folder
-    return _read_store if (path / "zarr.json").is_file() else None
+    if (path / "zarr.json").is_file():
+        from lrpca.decomposition.zarr import read_store
+
+        return read_store
+    return None
 
 
 def _read_folder(path: Path) -> dict[str, Any]:
@@ -138,19 +140,13 @@ def _read_folder(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _read_store(path: Path) -> dict[str, Any]:
-    from lrpca.decomposition.zarr import read_store
-
-    return read_store(path)
-
-
-def _assembled(arrays: dict[str, Any], kind: type[Decomposition]) -> Decomposition:
+def _assembled(arrays: dict[str, Any]) -> Decomposition:
     facts = json.loads(str(arrays["facts"]))
     if facts.get("format") != _FORMAT:
         raise ValueError(f"format {facts.get('format')!r}")
     if facts.get("version") != _VERSION:
         raise _VersionError(facts.get("version"))
-    result = kind(
+    result = Decomposition(
         arrays["L"],
         arrays["R"],
         history=[Record(**record) for record in facts["history"]],

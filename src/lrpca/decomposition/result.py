@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,10 +23,12 @@ REASONS = ("tol", "noise_floor", "max_iter", "schedule_end", "stalled", "runaway
 # Rows of the lazy matrices are made in blocks of about this many entries.
 _BLOCK = 1 << 20
 
+Kind = TypeVar("Kind", bound="Decomposition")
+
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How the fit looks from inside.
+    """Diagnosis of the fit.
 
     Attributes
     ----------
@@ -35,12 +36,12 @@ class Diagnosis:
         Share of observed entries that counted as clean in the last pass; NaN where nothing is observed, and throughout
         where the method does not tell ("pcp", "stable_pcp", "ircur", "grassmann").
     rows_without_influence, columns_without_influence : ndarray of int
-        Rows and columns whose entries are all missing, or were all rejected: their part of the low-rank matrix rests
-        on nothing. Of "pcp" and "stable_pcp" only the missing ones; of "ircur" those that miss all entries it sampled.
+        Rows and columns whose entries are all missing, or were all rejected: no data support their part of the
+        low-rank matrix. "pcp" and "stable_pcp" list only the missing ones, "ircur" those without a sampled entry.
     components : int
-        How many components stand out of what noise alone would make; the others of the `rank` asked for are zero.
+        Number of components that exceed the noise; the others of the `rank` asked for are zero.
     messages : list of str
-        What looks odd, with advice.
+        Warnings, with advice.
     """
 
     kept_by_row: Any  # (n1,)
@@ -51,6 +52,7 @@ class Diagnosis:
     messages: list[str]
 
 
+@dataclass(eq=False, repr=False)
 class Decomposition:
     """Y = L Rᵀ + S (+ noise), and how it was found.
 
@@ -74,8 +76,7 @@ class Decomposition:
     n_iter : int
         Iterations.
     n_reads : int or float
-        How many times Y was read, with the initialisation: a whole number but for methods that sample rows and
-        columns, where it is to four decimals.
+        Number of passes over the data, with the initialisation. Methods that sample rows and columns take fractions.
     converged : bool
         True only for reasons "tol" and "noise_floor".
     reason : str
@@ -91,48 +92,28 @@ class Decomposition:
     estimated : tuple of str
         Which of the settings were found from the data, e.g. ``("alpha",)``.
     fingerprint : str or None
-        Where it was loaded: by which `load` knows the Y it was made from.
-
-    Notes
-    -----
-    The lazy matrices are computed from `Y` itself, which is kept by reference, not copied: ask for them before
-    changing Y in place. A loaded decomposition has no Y unless `load` is given one.
+        Of a loaded decomposition: a hash of some entries of the Y it was made from.
+    matrix : DenseMatrix or None
+        Y as the solvers see it, kept by reference, not copied: use the lazy matrices before you change Y in place. A
+        loaded decomposition has none, unless `load` is given Y.
     """
 
-    def __init__(
-        self,
-        L: Any,
-        R: Any,
-        *,
-        matrix: Any = None,
-        history: list[Record],
-        reason: str,
-        noise_level: float,
-        outlier_threshold: Any,
-        outlier_fraction: float,
-        n_reads: int | float,
-        diagnosis: Diagnosis,
-        method: str = "lrpca",
-        settings: dict[str, Any] | None = None,
-        estimated: tuple[str, ...] = (),
-        rank_choice: RankChoice | None = None,
-        fingerprint: str | None = None,
-    ) -> None:
-        self.L = L
-        self.R = R
-        self.history = history
-        self.reason = reason
-        self.noise_level = noise_level
-        self.outlier_threshold = outlier_threshold
-        self.outlier_fraction = outlier_fraction
-        self.n_reads = n_reads
-        self.diagnosis = diagnosis
-        self.method = method
-        self.settings = dict(settings or {})
-        self.estimated = estimated
-        self.rank_choice = rank_choice
-        self.fingerprint = fingerprint
-        self._matrix = matrix
+    L: Any  # (n1, rank)
+    R: Any  # (n2, rank)
+    _: KW_ONLY
+    history: list[Record]
+    reason: str
+    noise_level: float
+    outlier_threshold: Any
+    outlier_fraction: float
+    n_reads: int | float
+    diagnosis: Diagnosis
+    method: str = "lrpca"
+    settings: dict[str, Any] = field(default_factory=dict)
+    estimated: tuple[str, ...] = ()
+    rank_choice: RankChoice | None = None
+    fingerprint: str | None = None
+    matrix: Any = None
 
     @property
     def rank(self) -> int:
@@ -151,7 +132,7 @@ class Decomposition:
 
     @cached_property
     def low_rank(self) -> Any:
-        """L Rᵀ, (n1, n2); a dask array cut like Y where that is read in blocks."""
+        """L Rᵀ, (n1, n2); a dask array with the chunks of Y if Y is read in blocks."""
         matrix = self.data_in_blocks()
         return self.L @ self.R.T if matrix is None else matrix.lazy_low_rank(self.L, self.R)
 
@@ -159,7 +140,7 @@ class Decomposition:
     def sparse(self) -> Any:
         """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing.
 
-        A dask array cut like Y where that is read in blocks.
+        A dask array with the chunks of Y if Y is read in blocks.
         """
         matrix = self.data_in_blocks()
         if matrix is not None:
@@ -173,7 +154,7 @@ class Decomposition:
     def outliers(self) -> Any:
         """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool.
 
-        A dask array cut like Y where that is read in blocks.
+        A dask array with the chunks of Y if Y is read in blocks.
         """
         matrix = self.data_in_blocks()
         if matrix is not None:
@@ -212,12 +193,7 @@ class Decomposition:
         return coefficients.astype(np.result_type(self.L.dtype, matrix.result))
 
     def to_numpy(self) -> Decomposition:
-        """Return the same with NumPy arrays on the host: itself, unless Y is a tensor.
-
-        Returns
-        -------
-        Decomposition
-        """
+        """Return the same with NumPy arrays on the host: itself, unless Y is a tensor."""
         return self
 
     def write_sparse(
@@ -228,25 +204,28 @@ class Decomposition:
         overwrite: bool = False,
         tell: Callable[[Reading], object] | None = None,
     ) -> None:
-        """Write S straight to a zarr store, in one more read of Y: it need not fit into memory.
+        """Write S to a zarr store in one pass over the data, on the CPU; S need not fit into memory.
 
-        The CPU makes it, also where Y is on another device.
+        The store appears at `path` when it is complete; an S that it replaces goes then, not before. Its attributes
+        are ``format``, ``version``, ``layout``, ``shape``, ``dtype``, ``outlier_threshold`` (None where it varies) and
+        ``entries``, the number of outliers.
 
         Parameters
         ----------
         path : str or Path
-            A folder to be made.
+            A new folder.
         layout : {"coordinates", "dense"}
-            "coordinates": rows, columns and values of the outliers, which `lrpca.decomposition.zarr.read_sparse` reads;
-            "dense": an array like Y.
+            "coordinates": a group with the arrays ``row``, ``column`` and ``value``, one number each per outlier, which
+            `lrpca.decomposition.zarr.read_sparse` reads. "dense": an array like Y, with its chunks.
         overwrite : bool
-            Replace an S that was written before.
+            Replace an S that was written before. Anything else at `path` is left alone.
         tell : callable, optional
-            Is called after every block, with how far it has come.
+            Called with a `Reading` after every block.
 
-        See Also
-        --------
-        lrpca.decomposition.zarr.write_sparse : What the store holds.
+        Raises
+        ------
+        OSError
+            Something is at `path` already, a block of Y cannot be read, or the disk is full. `path` stays as it was.
         """
         from lrpca.decomposition.zarr import write_sparse
 
@@ -264,8 +243,8 @@ class Decomposition:
 
         write_decomposition(self, path)
 
-    @classmethod
-    def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
+    @staticmethod
+    def load(path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
         """Read a saved decomposition.
 
         Parameters
@@ -273,8 +252,8 @@ class Decomposition:
         path : str or Path
             What `save` wrote, or ``lrpca decompose -o``: an .npz file, a folder or a zarr group.
         Y : array-like, optional
-            The data it was made from, if `sparse` and `outliers` are wanted. With a torch tensor, all is tensors on its
-            device. Some entries are compared with a fingerprint in the file: a warning says where they are others.
+            The data it was made from, needed for `sparse` and `outliers`. If it is a torch tensor, so are the results.
+            Some entries are compared with a fingerprint in the file; a warning says if they differ.
         mask : array-like of bool, optional
             As it was given to `decompose`.
 
@@ -286,7 +265,7 @@ class Decomposition:
         from lrpca.matrices.accept import accept
         from lrpca.matrices.accept_tensor import results_device
 
-        result = read_decomposition(path, cls)
+        result = read_decomposition(path)
         if Y is not None:
             matrix = accept(Y, mask)
             if matrix.shape != (len(result.L), len(result.R)):
@@ -299,7 +278,7 @@ class Decomposition:
                     "pass the same data and mask, or sparse and outliers mean nothing",
                     stacklevel=2,
                 )
-            result._matrix = matrix
+            result.matrix = matrix
             device = results_device(Y, matrix)
             if device is not None:
                 from lrpca.decomposition.tensor import TensorDecomposition
@@ -309,54 +288,42 @@ class Decomposition:
 
     @property
     def has_data(self) -> bool:
-        """Whether Y is at hand, of which `sparse` and `outliers` are made."""
-        return self._matrix is not None
-
-    def with_factors(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Decomposition:
-        """Return the same with another low-rank part."""
-        other = self._bare_copy()
-        other.L, other.R = L, R
-        return other
+        """Whether Y is at hand, from which `sparse` and `outliers` are computed."""
+        return self.matrix is not None
 
     def with_data(self, matrix: Any) -> Decomposition:
-        """Return the same, with `sparse` and `outliers` made of this matrix."""
-        other = self._bare_copy()
-        other._matrix = matrix
-        return other
+        """Return the same with another matrix for `sparse` and `outliers`."""
+        return replace(self, matrix=matrix)
+
+    def without_data(self) -> Decomposition:
+        """Return the same without Y: it has neither `sparse` nor `outliers`."""
+        return replace(self, matrix=None)
+
+    def converted(self, kind: type[Kind], **changes: Any) -> Kind:
+        """Return the same as an object of another kind, with some attributes changed."""
+        return kind(**{part.name: getattr(self, part.name) for part in fields(self)} | changes)
 
     def in_units(self, unit: float) -> Decomposition:
         """Return the decomposition of Y divided by a power of four, without that Y."""
         from lrpca.solvers.methods import find_method
 
-        other, root = self.without_data(), math.sqrt(unit)
         if unit == 1:
-            return other
-        other.L, other.R = self.L / root, self.R / root
-        other.noise_level, other.outlier_threshold = self.noise_level / unit, self.outlier_threshold / unit
-        method = find_method(self.method)
-        other.settings = method.in_units(self.settings, unit)
-        other.history = [
-            Record(**method.in_units(asdict(record), unit) | {"threshold": record.threshold_in_units(unit)})
-            for record in self.history
-        ]
-        if self.rank_choice is not None:
-            other.rank_choice = self.rank_choice.in_units(unit)
-        return other
-
-    def without_data(self) -> Decomposition:
-        """Return the same without Y: `sparse` and `outliers` cannot be made from it."""
-        return self.with_data(None)
-
-    def _bare_copy(self) -> Decomposition:
-        """Return a copy without the matrices that were made of it."""
-        other = copy.copy(self)
-        for name in ("low_rank", "sparse", "outliers"):
-            other.__dict__.pop(name, None)
-        return other
+            return self.without_data()
+        method, root = find_method(self.method), math.sqrt(unit)
+        return replace(
+            self,
+            matrix=None,
+            L=self.L / root,
+            R=self.R / root,
+            noise_level=self.noise_level / unit,
+            outlier_threshold=self.outlier_threshold / unit,
+            settings=method.in_units(self.settings, unit),
+            history=[
+                Record(**method.in_units(asdict(record), unit) | {"threshold": record.threshold_in_units(unit)})
+                for record in self.history
+            ],
+            rank_choice=None if self.rank_choice is None else self.rank_choice.in_units(unit),
+        )
 
     def __repr__(self) -> str:
         n1, n2 = len(self.L), len(self.R)
@@ -370,19 +337,19 @@ class Decomposition:
         return ""
 
     def data(self) -> Any:
-        """Return the matrix that `sparse` and `outliers` are made of."""
-        if self._matrix is None:
+        """Return the matrix for `sparse` and `outliers`; raise ValueError if there is none."""
+        if self.matrix is None:
             raise ValueError(
                 "Y=None: this decomposition was loaded without its data; use Decomposition.load(path, Y) for "
                 "sparse and outliers"
             )
-        return self._matrix
+        return self.matrix
 
     def data_in_blocks(self) -> Any:
-        """Return the matrix if it is read in blocks, else None."""
+        """Return the matrix if it is read in blocks, otherwise None."""
         from lrpca.matrices.chunked.matrix import ChunkedMatrix
 
-        return self._matrix if isinstance(self._matrix, ChunkedMatrix) else None
+        return self.matrix if isinstance(self.matrix, ChunkedMatrix) else None
 
     def residual_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block; missing entries are never outliers."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,8 @@ _BLOCK = 1 << 23
 class TensorDecomposition(Decomposition):
     """A `Decomposition` whose arrays are torch tensors on the device of Y.
 
-    L, R, low_rank, sparse and outliers are tensors without a graph, in float32 or float64 (complex64, complex128), and
-    so is what `transform` returns. Everything small is as in `Decomposition`: numbers are Python's, the history and the
-    diagnosis are on the host.
+    L, R, low_rank, sparse, outliers and the result of `transform` are tensors without a graph, in float32 or float64
+    (complex64, complex128). Numbers, history and diagnosis are as in `Decomposition`, on the host.
 
     Attributes
     ----------
@@ -46,10 +44,8 @@ class TensorDecomposition(Decomposition):
     @classmethod
     def of(cls, decomposition: Decomposition, device: Any) -> TensorDecomposition:
         """Return a decomposition with tensors on this device for its arrays."""
-        other = cls.__new__(cls)
-        other.__dict__.update(decomposition.with_data(decomposition._matrix).__dict__)
-        other.L, other.R = (to_tensor(factor, device) for factor in (decomposition.L, decomposition.R))
-        return other
+        L, R = (to_tensor(factor, device) for factor in (decomposition.L, decomposition.R))
+        return decomposition.converted(cls, L=L, R=R)
 
     @property
     def device(self) -> Any:
@@ -59,36 +55,28 @@ class TensorDecomposition(Decomposition):
     @cached_property
     def low_rank(self) -> Any:
         """L Rᵀ, (n1, n2)."""
-        if self._is_on_host():
-            return to_tensor(self.to_numpy().low_rank, self.device)
-        return in_memory_of(self.device, lambda: _product(self.L, self.R), (len(self.L), len(self.R)))
+        return self._computed("low_rank", lambda: _product(self.L, self.R))
 
     @cached_property
     def sparse(self) -> Any:
         """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing."""
-        if self._is_on_host():
-            return to_tensor(self.to_numpy().sparse, self.device)
-        return in_memory_of(self.device, self._sparse, self.data().shape)
+        return self._computed("sparse", self._sparse)
 
     @cached_property
     def outliers(self) -> Any:
         """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool."""
+        return self._computed("outliers", self._outliers)
+
+    def _computed(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return a lazy matrix: NumPy's if Y is in the host's memory, otherwise computed on the device."""
         if self._is_on_host():
-            return to_tensor(self.to_numpy().outliers, self.device)
-        return in_memory_of(self.device, self._outliers, self.data().shape)
+            return to_tensor(getattr(self.to_numpy(), name), self.device)
+        return in_memory_of(self.device, compute, (len(self.L), len(self.R)))
 
     def transform(self, Y: Any) -> Any:
-        """Return robust coefficients of new rows with R fixed: outliers in them are rejected, NaN is missing.
+        """Return robust coefficients of new rows as a tensor, see `Decomposition.transform`.
 
-        Parameters
-        ----------
-        Y : tensor or array-like (m, n2)
-            New rows. A tensor has to be on the device of R; its rows are regressed by the CPU, block by block.
-
-        Returns
-        -------
-        tensor (m, rank)
-            On the device of R; see `Decomposition.transform`.
+        A tensor Y has to be on the device of R; its rows are regressed by the CPU, block by block.
         """
         if is_tensor(Y) and Y.device != self.device:
             raise ValueError(f"Y.device={Y.device} is not the decomposition's {self.device}; pass Y.to(d.device)")
@@ -97,47 +85,13 @@ class TensorDecomposition(Decomposition):
     def to_numpy(self) -> Decomposition:
         """Return the same with NumPy arrays, on the host.
 
-        Returns
-        -------
-        Decomposition
-            For tensors on the CPU it shares their memory; from other devices Y is copied too, unless `without_data` was
-            called before.
+        Tensors on the CPU share their memory with it. From other devices Y is copied too, unless `without_data` was
+        called before.
         """
-        other = Decomposition.__new__(Decomposition)
-        other.__dict__.update(self.without_data().__dict__)
-        other.L, other.R = (on_host(factor) for factor in (self.L, self.R))
-        matrix = self._matrix
+        matrix = self.matrix
         if matrix is not None and is_tensor(matrix.array):
             matrix = DenseMatrix(readable(on_host(matrix.array)), on_host(matrix.mask))
-        other._matrix = matrix
-        return other
-
-    @classmethod
-    def load(cls, path: str | Path, Y: Any = None, mask: Any = None) -> Decomposition:
-        """Read a saved decomposition: arrays, or tensors on the device of Y if that is a tensor.
-
-        Parameters
-        ----------
-        path : str or Path
-        Y : tensor or array-like, optional
-            The data it was made from.
-        mask : tensor or array-like of bool, optional
-            As it was given to `decompose`.
-
-        Returns
-        -------
-        Decomposition
-            See `Decomposition.load`.
-        """
-        return Decomposition.load(path, Y, mask)
-
-    def with_factors(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Decomposition:
-        """Return the same with another low-rank part."""
-        return super().with_factors(*(to_tensor(factor, self.device) for factor in (L, R)))
+        return self.converted(Decomposition, L=on_host(self.L), R=on_host(self.R), matrix=matrix)
 
     def residual_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block, as arrays on the host."""
@@ -152,10 +106,10 @@ class TensorDecomposition(Decomposition):
         return f" on {self.device}"
 
     def _is_on_host(self) -> bool:
-        """Tell whether NumPy does the work: Y is the memory of a tensor on the CPU."""
-        if self._matrix is None:
+        """Tell whether NumPy does the work: Y is in the host's memory."""
+        if self.matrix is None:
             return bool(self.device.type == "cpu")
-        return not is_tensor(getattr(self._matrix, "array", None))
+        return not is_tensor(getattr(self.matrix, "array", None))
 
     def _sparse(self) -> Any:
         sparse = self.L.new_zeros(self.data().shape)
@@ -200,7 +154,7 @@ def to_tensor(
 
 
 def showing_tensors(callback: Callable[[State], object], device: Any, dtype: Any) -> Callable[[State], object]:
-    """Return a callback that gives another one the factors as tensors, in the number type (of NumPy) of results."""
+    """Return a callback that passes the factors on as tensors, in the number type of results."""
     import torch
 
     kind = getattr(torch, dtype.name)
@@ -216,7 +170,7 @@ def _product(
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)
 ) -> Any:
-    """Return L Rᵀ in full precision, whatever torch is allowed to round."""
+    """Return L Rᵀ in full precision, also if torch is allowed to round products."""
     import torch
 
     wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(L.dtype)

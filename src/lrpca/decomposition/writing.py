@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.core.devices import bytes_in_words
-from lrpca.decomposition.file import SMALL_FILE, small_parts
-from lrpca.files.atomic import cannot_write, hidden_in, replacing, replacing_files
+from lrpca.decomposition.file import SMALL_FILE, all_parts, small_parts
+from lrpca.files.atomic import check_new_files, replacing, replacing_files
 from lrpca.files.stored import ZARR_FILES
 
 if TYPE_CHECKING:
@@ -40,51 +40,30 @@ MAT_LIMIT = 2**31  # bytes of one array in a MATLAB 5 file
 def check_writable(
     path: str | os.PathLike[str], *, overwrite: bool = False, sources: Sequence[str | os.PathLike[str]] = ()
 ) -> None:
-    """Check, before a long computation, that :func:`write_result` can write to ``path``.
-
-    Parameters
-    ----------
-    path : str or path-like
-        Where the result is to go.
-    overwrite : bool
-        Whether an existing result may be replaced.
-    sources : sequence of str or path-like
-        The files the data come from, which are not to be replaced in any case.
-
-    Raises
-    ------
-    OSError
-        The folder is absent or takes no new file, or a result is there already and ``overwrite`` is False.
-    ValueError
-        ``path`` ends like a format that is not written, or one of ``sources`` would be replaced.
-    """
+    """Raise, before a long computation, what `write_result` would: also if it would replace one of the `sources`."""
     target = Path(path)
     single = target.suffix.lower() in SINGLE_FILES
+    files = [target] if single else [target / name for name in RESULT_FILES]
     if target.suffix.lower() in UNWRITTEN and not target.is_dir():
         raise ValueError(f"path={str(target)!r} ends in {target.suffix}; use .npz, .mat, .zarr or the name of a folder")
-    _refuse_sources(target, [target] if single else [target / name for name in RESULT_FILES], sources)
+    _refuse_sources(target, files, sources)
+    folder = Path(os.path.realpath(target)).parent
     if _is_store(target):
         from lrpca.decomposition.zarr import RESULT
-        from lrpca.decomposition.zarr_stores import check_way, check_zarr
+        from lrpca.decomposition.zarr_stores import check_replaceable, check_zarr
 
         check_zarr()
-        check_way(target, overwrite=overwrite, formats=(RESULT,))
-        folder = Path(os.path.realpath(target)).parent
+        check_replaceable(target, overwrite=overwrite, form=RESULT)
     else:
         if target.exists() and not (target.is_file() if single else target.is_dir()):
             raise FileExistsError(f"path={str(target)!r} is in the way of the result; choose another name")
-        for file in [target] if single else [target / name for name in RESULT_FILES]:
+        for file in files:
             if file.exists() and not overwrite:
                 raise FileExistsError(f"path={str(file)!r} exists; choose another name or overwrite it (--force)")
-        folder = target if target.is_dir() else Path(os.path.realpath(target)).parent
+        folder = target if target.is_dir() else folder
     if not folder.is_dir():
         raise FileNotFoundError(f"path={str(target)!r} has no folder {str(folder)!r} to be in; make it first")
-    probe = hidden_in(folder)
-    try:  # the rights as the system reports them say little to root or on a network drive
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise cannot_write(target, error) from error
+    check_new_files(folder, target)
 
 
 def _is_store(target: Path) -> bool:
@@ -103,25 +82,10 @@ def _refuse_sources(target: Path, files: list[Path], sources: Sequence[str | os.
             raise ValueError(f"path={str(target)!r} would replace the input {str(source)!r}; choose another name")
 
 
-def check_room(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> None:
-    """Check, before a long computation, that full matrices will fit where the result goes.
+def check_disk_space(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> None:
+    """Raise, before a long computation, if so many full matrices like Y do not fit where the result goes.
 
-    Parameters
-    ----------
-    path : str or path-like
-        Where the result is to go, as checked by :func:`check_writable`.
-    Y : array (n1, n2)
-        The data; anything with a shape and a dtype.
-    n_matrices : int
-        How many of S and the low-rank matrix are to be written. In a zarr store S is compressed, and how large it gets
-        is known when it is found: do not count it there.
-
-    Raises
-    ------
-    OSError
-        There is too little space.
-    ValueError
-        The matrices are too large for ``.mat``.
+    A compressed S, in a zarr store, does not count: its size is not known yet.
     """
     target = Path(path)
     n_bytes = math.prod(Y.shape) * np.result_type(Y.dtype, np.float32).itemsize
@@ -139,22 +103,7 @@ def check_room(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> None:
 
 
 def summarize(decomposition: Decomposition) -> dict[str, Any]:
-    """Return the numbers of a run, without its matrices, ready for JSON.
-
-    Parameters
-    ----------
-    decomposition : Decomposition
-        The result.
-
-    Returns
-    -------
-    dict
-        ``method``, ``rank``, ``n_iter``, ``n_reads``, ``converged``, ``reason``, ``noise_level``,
-        ``outlier_fraction``, ``outlier_threshold``, ``seconds`` (of the iterations), ``components`` (that stand out
-        of the noise), ``messages`` (what looks odd), ``settings`` (the method's parameters as used), ``estimated``
-        (those of them found from the data) and ``history``, a list of one dictionary per iteration. What is unknown or
-        not finite is None.
-    """
+    """Return the numbers of a run, without its matrices, ready for JSON: what is unknown or not finite is None."""
     numbers = {name: _plain(getattr(decomposition, name)) for name in NUMBERS}
     history = [{name: _plain(value) for name, value in asdict(record).items()} for record in decomposition.history]
     return numbers | {
@@ -184,12 +133,11 @@ def write_result(
         The result of :func:`lrpca.decompose`.
     path : str or path-like
         ``*.npz`` or ``*.mat`` make one file with the arrays ``L``, ``R``, ``singular_values``,
-        ``outlier_threshold``, if asked for ``S`` and ``low_rank``, and the text ``result`` (the JSON of
-        :func:`summarize`). ``*.zarr`` makes a zarr group with ``L``, ``R``, ``singular_values``,
-        ``outlier_threshold``, if asked for ``sparse`` and ``low_rank``, and the numbers of :func:`summarize` as
-        attributes; see :func:`lrpca.decomposition.zarr.write_store`. Any other name makes a folder with ``L.npy``,
-        ``R.npy``, ``result.json``, ``diagnosis.npz`` and, if asked for, ``S.npy`` and ``low_rank.npy``. A result
-        that is there already is replaced. `Decomposition.load` reads all but ``*.mat``.
+        ``outlier_threshold``, if asked for ``S`` and ``low_rank``, and the text ``result`` (numbers of the run as
+        JSON). ``*.zarr`` makes a zarr group with ``L``, ``R``, ``singular_values``, ``outlier_threshold``, if asked
+        for ``sparse`` and ``low_rank``, and the same numbers as attributes. Any other name makes a folder with
+        ``L.npy``, ``R.npy``, ``result.json``, ``diagnosis.npz`` and, if asked for, ``S.npy`` and ``low_rank.npy``. An
+        existing result is replaced. `Decomposition.load` reads all but ``*.mat``.
     sparse : bool
         Write the sparse matrix S as a full (n1, n2) array.
     low_rank : bool
@@ -197,7 +145,7 @@ def write_result(
     layout : {"coordinates", "dense"}
         How a zarr group holds S; the other formats always have it as a full array.
     tell : callable, optional
-        Is called with what is being written to a zarr group and a `Reading`, after every block.
+        Called after every block of a zarr group, with what is being written and a `Reading`.
 
     Returns
     -------
@@ -207,28 +155,23 @@ def write_result(
     Raises
     ------
     OSError
-        The file system refused; nothing half-written is left, and an older result stays. A new zarr group for whose
-        S or L Rᵀ there was no room holds the others, with ``complete`` false.
+        The file system refused; nothing half-written is left, and an older result stays. A new zarr group without
+        space for S or L Rᵀ holds the other parts, with ``complete`` false.
     """
     target, decomposition = Path(path), decomposition.to_numpy()
     if _is_store(target):
         from lrpca.decomposition.zarr import write_store
 
+        facts: dict[str, Any] = json.loads(json.dumps(summarize(decomposition), allow_nan=False))
+        if isinstance(facts["outlier_threshold"], list):  # an array of its own
+            facts["outlier_threshold"] = None
         chosen = layout if sparse else None
-        return write_store(decomposition, target, _facts(decomposition), sparse=chosen, low_rank=low_rank, tell=tell)
+        return write_store(decomposition, target, facts, sparse=chosen, low_rank=low_rank, tell=tell)
     full = [name for name, wanted in (("S", sparse), ("low_rank", low_rank)) if wanted]
     if target.suffix.lower() in SINGLE_FILES:
         _write_file(decomposition, target, full)
         return [target]
     return _write_folder(decomposition, target, full)
-
-
-def _facts(decomposition: Decomposition) -> dict[str, Any]:
-    """Return the summary as attributes; thresholds that vary are an array of their own."""
-    facts: dict[str, Any] = json.loads(json.dumps(summarize(decomposition), allow_nan=False))
-    if isinstance(facts["outlier_threshold"], list):
-        facts["outlier_threshold"] = None
-    return facts
 
 
 def _plain(value: Any) -> Any:
@@ -242,47 +185,36 @@ def _plain(value: Any) -> Any:
 
 def _write_file(decomposition: Decomposition, target: Path, full: list[str]) -> None:
     """Write everything into one .npz file, which `Decomposition.load` reads too, or one .mat file."""
-    norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (decomposition.L, decomposition.R)]
-    text = json.dumps(summarize(decomposition), allow_nan=False)
+    arrays = all_parts(decomposition) | {"result": json.dumps(summarize(decomposition), allow_nan=False)}
     with replacing(target) as temporary:
         if target.suffix.lower() == ".npz":
-            decomposition.save(temporary)
+            with open(temporary, "xb") as stream:
+                np.savez(stream, **arrays)
             with zipfile.ZipFile(temporary, "a") as archive:
-                for name, values in {
-                    "singular_values": norms[0] * norms[1],
-                    "result": np.array(text),
-                }.items():
-                    with archive.open(f"{name}.npy", "w") as stream:
-                        np.lib.format.write_array(stream, values, allow_pickle=False)
                 for name in full:
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                        _write_npy(decomposition, name, stream)
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        _write_npy(decomposition, name, member)
         else:
             from scipy.io import savemat
 
-            arrays = {name: np.concatenate([*_blocks(decomposition, name)]) for name in full}
-            arrays |= {name: getattr(decomposition, name) for name in ("L", "R", "outlier_threshold")}
+            named = {name: arrays[name] for name in ("L", "R", "outlier_threshold", "singular_values", "result")}
+            named |= {name: np.concatenate([*_blocks(decomposition, name)]) for name in full}
             with open(temporary, "xb") as stream:
-                savemat(stream, arrays | {"singular_values": norms[0] * norms[1], "result": text})
+                savemat(stream, named)
 
 
 def _write_folder(decomposition: Decomposition, target: Path, full: list[str]) -> list[Path]:
     """Write one file per matrix; a new folder appears at once, in an existing one the files are replaced."""
+    names = ("L", "R", *full)
     with replacing_files(target, RESULT_FILES, last="result.json") as staging:  # no S of an earlier run stays
-        names = _fill(decomposition, staging, full)
-    return [target / name for name in names]
-
-
-def _fill(decomposition: Decomposition, folder: Path, full: list[str]) -> list[str]:
-    """Write the result's files into a folder, and return their names."""
-    for name in ("L", "R", *full):
-        with open(folder / f"{name}.npy", "xb") as stream:
-            _write_npy(decomposition, name, stream)
-    with open(folder / SMALL_FILE, "xb") as stream:
-        np.savez(stream, **small_parts(decomposition))
-    text = json.dumps(summarize(decomposition), indent=1, allow_nan=False)
-    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
-    return [f"{name}.npy" for name in ("L", "R", *full)] + [SMALL_FILE, "result.json"]
+        for name in names:
+            with open(staging / f"{name}.npy", "xb") as stream:
+                _write_npy(decomposition, name, stream)
+        with open(staging / SMALL_FILE, "xb") as stream:
+            np.savez(stream, **small_parts(decomposition))
+        text = json.dumps(summarize(decomposition), indent=1, allow_nan=False)
+        (staging / "result.json").write_text(text + "\n", encoding="utf-8")
+    return [target / name for name in (*(f"{name}.npy" for name in names), SMALL_FILE, "result.json")]
 
 
 def _write_npy(decomposition: Decomposition, name: str, stream: IO[bytes]) -> None:
@@ -292,7 +224,7 @@ def _write_npy(decomposition: Decomposition, name: str, stream: IO[bytes]) -> No
     header = {"descr": np.lib.format.dtype_to_descr(L.dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
     for block in _blocks(decomposition, name):
-        # Not by NumPy, which does not tell why the system refused.
+        # NumPy's own writer does not say why the system refused.
         stream.write(np.ascontiguousarray(block, L.dtype).data)
 
 

@@ -1,4 +1,4 @@
-"""S, and the low-rank matrix, written straight to zarr: block by block, in one read of Y, whatever their size."""
+"""Results in zarr stores: S and the low-rank matrix are written block by block, in one pass over the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.decomposition.file import small_parts
+from lrpca.decomposition.file import all_parts
 from lrpca.decomposition.zarr_stores import Coordinates, Dense, abandon, attributes_of, check_zarr, replacing_store
 from lrpca.files.atomic import cannot_write
 from lrpca.files.stored import StoredArray
@@ -30,12 +30,10 @@ SPARSE, LOW_RANK, RESULT, VERSION = "lrpca-sparse", "lrpca-low-rank", "lrpca-res
 LAYOUTS = ("coordinates", "dense")
 # The attribute that holds what `Decomposition.load` needs beside the arrays, as text.
 _DECOMPOSITION = "decomposition"
-# What is as large as Y.
-_FULL = ("sparse", "low_rank")
-# Bytes of a chunk of a dense array where Y has no chunks of its own, and the most where it has.
+# Bytes of a chunk of a dense array where Y has no chunks of its own, and the maximum where it has.
 _CHUNK, _LARGEST_CHUNK = 1 << 24, 1 << 27
-# Bytes of results of blocks that are here at a time, at most, unless a single one has more.
-_HERE = 1 << 29
+# Maximal bytes of results of blocks in memory, unless a single one has more.
+_IN_MEMORY = 1 << 29
 
 
 def write_sparse(
@@ -46,60 +44,23 @@ def write_sparse(
     overwrite: bool = False,
     tell: Tell | None = None,
 ) -> None:
-    """Write S, the outliers, to a zarr store: one read of Y, in memory a few blocks of it.
-
-    Parameters
-    ----------
-    decomposition : Decomposition
-        With its Y, of any kind; where a dask cluster works on that, it makes S too.
-    path : str or path-like
-        A folder to be made.
-    layout : {"coordinates", "dense"}
-        "coordinates": a group with the arrays ``row``, ``column`` and ``value``, one number each per outlier, block
-        after block of Y; see `read_sparse`. "dense": an array of the shape of Y, in chunks like those of Y.
-    overwrite : bool
-        Replace an S that was written before. Anything else at `path` is left alone.
-    tell : callable, optional
-        Is called with a `Reading` after every block.
-
-    Raises
-    ------
-    OSError
-        Something is at `path` already, a block of Y cannot be read, or the disk is full. Then `path` is as it was.
-
-    Notes
-    -----
-    Attributes: ``format``, ``version``, ``layout``, ``shape``, ``dtype``, ``outlier_threshold`` (None where it varies)
-    and ``entries``, the number of outliers.
-
-    S is written beside `path` and appears there when it is whole; one that it replaces goes then, not before.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import lrpca
-    >>> from lrpca.decomposition.zarr import read_sparse, write_sparse
-    >>> Y = lrpca.testing.planted((60, 40), rank=2, outlier_fraction=0.1, random_state=0).Y
-    >>> d = lrpca.decompose(Y, rank=2)
-    >>> folder = tempfile.mkdtemp()
-    >>> write_sparse(d, f"{folder}/S.zarr")
-    >>> bool((read_sparse(f"{folder}/S.zarr") != d.sparse).any())
-    False
-    """
+    """Write S, the outliers, to a zarr store; see `Decomposition.write_sparse`."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
     check_zarr()
     decomposition = decomposition.to_numpy()
     source = _source(decomposition)
     _refuse_input(path, source)
-    with replacing_store(path, overwrite=overwrite, formats=(SPARSE,)) as staging:
+    with replacing_store(path, overwrite=overwrite, form=SPARSE) as staging:
         _fill_sparse(decomposition, source, staging, layout, tell)
 
 
 def _fill_sparse(
     decomposition: Decomposition, source: LocalBlocks | DaskBlocks, path: Path, layout: str, tell: Tell | None
 ) -> None:
-    """Make the store of S at a path where nothing is."""
+    """Write the store of S to an unused path: the source works on its blocks, and the store takes the results."""
+    from lrpca.matrices.chunked.block_work import outlier_limits, tasks
+
     facts, dtype = _facts(decomposition, SPARSE) | {"layout": layout}, decomposition.L.dtype
     threshold = np.asarray(decomposition.outlier_threshold)
     facts["outlier_threshold"] = float(threshold) if threshold.ndim == 0 else None
@@ -108,27 +69,13 @@ def _fill_sparse(
         store = Coordinates(path, facts, dtype)
     else:
         store = Dense(path, facts, source.grid, dtype, _chunks_of(source, dtype))
-    _fill(store, decomposition, source, threshold, tell)
-
-
-def _fill(
-    store: Coordinates | Dense,
-    decomposition: Decomposition,
-    source: LocalBlocks | DaskBlocks,
-    threshold: Any,
-    tell: Tell | None,
-) -> None:
-    """Let the source work on its blocks, and take what comes of it."""
-    from lrpca.matrices.chunked.block_work import outlier_limits, tasks
-
-    L, R = decomposition.L, decomposition.R
     high, wide = outlier_limits(threshold, source.shape)
     meter = Meter(tell)
     meter.begin(len(source.grid))
     try:
         for places in _groups(store, list(source.grid)):
-            found: Any = source.each(store.work, tasks(places, (L, high), (R, wide)))
-            # Closed at once where taking fails: no further block is begun.
+            found: Any = source.each(store.work, tasks(places, (decomposition.L, high), (decomposition.R, wide)))
+            # Closed at once if taking fails: no further block is begun.
             with closing(found):
                 for place, result in found:
                     store.take(place, result)
@@ -139,47 +86,18 @@ def _fill(
 
 
 def _groups(store: Coordinates | Dense, places: list[Place]) -> Iterator[list[Place]]:
-    """Yield the blocks in groups of which the results can be here together; a large cluster has many at a time."""
+    """Yield the blocks in groups whose results fit into memory; a large cluster works on many at a time."""
     largest = max(math.prod(place.shape) for place in places)
-    # The first block tells how much comes of one.
+    # The first block shows how large a result is.
     first, count = 0, 1
     while first < len(places):
         yield places[first : first + count]
         first += count
-        count = max(1, int(_HERE // max(1.0, largest * store.bytes_here)))
-
-
-def write_low_rank(
-    decomposition: Decomposition,
-    path: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    tell: Tell | None = None,
-) -> None:
-    """Write L Rᵀ to a zarr array, block by block; Y is not read.
-
-    Parameters
-    ----------
-    decomposition : Decomposition
-    path : str or path-like
-        A folder to be made.
-    overwrite : bool
-        Replace a low-rank matrix that was written before. Anything else at `path` is left alone.
-    tell : callable, optional
-        Is called with a `Reading` after every block.
-
-    Raises
-    ------
-    OSError
-        Something is at `path` already, or the disk is full. Then `path` is as it was.
-    """
-    check_zarr()
-    with replacing_store(path, overwrite=overwrite, formats=(LOW_RANK,)) as staging:
-        _fill_low_rank(decomposition.to_numpy(), staging, tell)
+        count = max(1, int(_IN_MEMORY // max(1.0, largest * store.result_bytes)))
 
 
 def _fill_low_rank(decomposition: Decomposition, path: Path, tell: Tell | None) -> None:
-    """Make the store of L Rᵀ at a path where nothing is."""
+    """Write the store of L Rᵀ to an unused path; Y is not read."""
     L, R = decomposition.L, decomposition.R
     shape, dtype = (len(L), len(R)), L.dtype
     matrix = decomposition.data_in_blocks()
@@ -203,43 +121,19 @@ def write_store(
     low_rank: bool = False,
     tell: Callable[[str, Reading], object] | None = None,
 ) -> list[Path]:
-    """Write a decomposition to a zarr group: the factors, then S and L Rᵀ if asked for.
+    """Write a decomposition to a zarr group: the factors, then S (in this layout) and L Rᵀ if asked for.
 
-    Parameters
-    ----------
-    decomposition : Decomposition
-    path : str or path-like
-        A folder to be made; a result that was written before is replaced, anything else is left alone.
-    facts : dict
-        What the attributes of the group are to hold beside ``format``, ``version`` and ``complete``; fit for JSON.
-    sparse : {"coordinates", "dense"}, optional
-        Write S to ``sparse`` in the group; see `write_sparse`.
-    low_rank : bool
-        Write L Rᵀ to ``low_rank`` in the group.
-    tell : callable, optional
-        Is called with "S" or "L Rᵀ" and a `Reading` after every block.
-
-    Returns
-    -------
-    list of pathlib.Path
-        The group, and what was written in it block by block.
-
-    Raises
-    ------
-    OSError
-        Something else is at `path`, or the disk is full: then a result that was there before stays as it was. Where
-        none was, and there is room for the factors alone, the group holds these, with ``complete`` false; an interrupt
-        leaves the same.
+    The attributes hold `facts`. A result that was there before stays if anything fails; anything else at `path` is
+    left alone. If S or L Rᵀ cannot be written, or there is an interrupt, a new group holds the other parts, with
+    ``complete`` false. Return the paths of the group and of S and L Rᵀ in it.
     """
     check_zarr()
     import zarr
 
     target = Path(path)
-    decomposition = decomposition.to_numpy()
-    L, R = decomposition.L, decomposition.R
-    norms = [np.linalg.norm(factor.astype(complex), axis=0) for factor in (L, R)]
-    arrays = {"L": L, "R": R, "singular_values": norms[0] * norms[1]} | small_parts(decomposition)
-    facts = facts | {_DECOMPOSITION: str(arrays.pop("facts"))}
+    arrays = all_parts(decomposition)
+    attributes = {"format": RESULT, "version": VERSION, "complete": False} | facts
+    attributes[_DECOMPOSITION] = str(arrays.pop("facts"))
     parts: dict[str, Callable[[Path], None]] = {}
     if sparse:
         parts["sparse"] = partial(
@@ -248,8 +142,7 @@ def write_store(
     if low_rank:
         parts["low_rank"] = partial(_fill_low_rank, decomposition, tell=tell and partial(tell, "L Rᵀ"))
     failed: tuple[str, BaseException] | None = None
-    with replacing_store(path, overwrite=True, formats=(RESULT,)) as staging:
-        attributes = {"format": RESULT, "version": VERSION, "complete": False} | facts
+    with replacing_store(path, overwrite=True, form=RESULT) as staging:
         group: Any = zarr.create_group(os.fspath(staging), attributes=attributes)
         for name, values in arrays.items():
             group.create_array(name, data=np.ascontiguousarray(values))
@@ -259,29 +152,24 @@ def write_store(
             except BaseException as error:
                 if os.path.lexists(path):
                     raise
-                # What was found took long: it does not go with the part for which there is no room.
+                # The computation took long: its result stays, without the part that could not be written.
                 abandon(staging / name)
                 failed = name, error
                 break
         else:
             group.attrs["complete"] = True
     if failed is not None:
-        _tell_failure(path, *failed)
+        part, cause = failed
+        left = f"path={os.fspath(path)!r} holds the result without {part!r}"
+        if not isinstance(cause, OSError):
+            cause.add_note(left)
+            raise cause
+        raise OSError(f"{cannot_write(path, cause) if cause.strerror else cause}; {left}") from cause
     return [target, *(target / name for name in parts)]
 
 
-def _tell_failure(path: str | os.PathLike[str], part: str, error: BaseException) -> None:
-    """Raise the error that came of writing a part, and say that the others are there."""
-    left = f"path={os.fspath(path)!r} holds the result without {part!r}"
-    if not isinstance(error, OSError):
-        error.add_note(left)
-        raise error
-    told = cannot_write(path, error) if error.strerror else error
-    raise OSError(f"{told}; {left}") from error
-
-
 def read_store(path: Path) -> dict[str, Any]:
-    """Return the arrays of a group that `write_store` wrote, and the text ``facts``, but neither S nor L Rᵀ."""
+    """Return the arrays of a group that `write_store` wrote, without S and L Rᵀ, and the text ``facts``."""
     check_zarr()
     import zarr
 
@@ -289,11 +177,12 @@ def read_store(path: Path) -> dict[str, Any]:
     if facts.get("format") != RESULT:
         raise ValueError(f"format {facts.get('format')!r}")
     group: Any = zarr.open_group(os.fspath(path), mode="r")
-    return {"facts": facts[_DECOMPOSITION]} | {name: array[...] for name, array in group.arrays() if name not in _FULL}
+    small = {name: array[...] for name, array in group.arrays() if name not in ("sparse", "low_rank")}
+    return small | {"facts": facts[_DECOMPOSITION]}
 
 
 def read_sparse(path: str | os.PathLike[str]) -> Any:
-    """Read S that `write_sparse` wrote by coordinates.
+    """Read S that `Decomposition.write_sparse` wrote by coordinates.
 
     Parameters
     ----------
@@ -302,6 +191,17 @@ def read_sparse(path: str | os.PathLike[str]) -> Any:
     Returns
     -------
     scipy.sparse.coo_array (n1, n2)
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import lrpca
+    >>> from lrpca.decomposition.zarr import read_sparse
+    >>> d = lrpca.decompose(lrpca.testing.planted((60, 40), rank=2, outlier_fraction=0.1, random_state=0).Y, rank=2)
+    >>> folder = tempfile.mkdtemp()
+    >>> d.write_sparse(f"{folder}/S.zarr")
+    >>> bool((read_sparse(f"{folder}/S.zarr") != d.sparse).any())
+    False
     """
     import scipy.sparse
 
@@ -331,7 +231,7 @@ def _facts(decomposition: Decomposition, kind: str) -> dict[str, Any]:
 
 
 def _source(decomposition: Decomposition) -> LocalBlocks | DaskBlocks:
-    """Return Y in blocks; one in memory is cut for the threads of this process."""
+    """Return Y in blocks; if it is in memory, in blocks for the threads of this process."""
     from lrpca.matrices.chunked.local_blocks import LocalBlocks
 
     matrix = decomposition.data_in_blocks()
@@ -352,7 +252,7 @@ class _Densified(StoredArray):
 
 
 def _refuse_input(path: str | os.PathLike[str], source: LocalBlocks | DaskBlocks) -> None:
-    """Raise where Y lies in the store that is to be replaced."""
+    """Raise ValueError if Y is in the store to be replaced."""
     array = getattr(getattr(source, "stored", None), "array", None)
     root = getattr(getattr(array, "store", None), "root", None)
     if array is not None and root is not None and Path(root, array.path).resolve().is_relative_to(Path(path).resolve()):
@@ -360,7 +260,7 @@ def _refuse_input(path: str | os.PathLike[str], source: LocalBlocks | DaskBlocks
 
 
 def _chunks_of(source: LocalBlocks | DaskBlocks, dtype: Any) -> tuple[int, int]:
-    """Return the chunks of Y if it has some of a bearable size, else pieces of its blocks."""
+    """Return the chunks of Y, or parts of its blocks if it has none or too large ones."""
     stored = getattr(source, "stored", None)
     chunks = source.as_dask()[0].chunksize if stored is None else stored.chunks
     if chunks is None or np.prod(chunks, dtype=float) * dtype.itemsize > _LARGEST_CHUNK:
@@ -370,7 +270,7 @@ def _chunks_of(source: LocalBlocks | DaskBlocks, dtype: Any) -> tuple[int, int]:
 
 
 def _pieces_of(grid: Grid, itemsize: int) -> tuple[int, int]:
-    """Return chunks that blocks of a regular grid are made of."""
+    """Return chunks that divide the blocks of a regular grid."""
     (high, *_), (wide, *_) = grid.chunks
     parts = next((k for k in (1, 2, 4, 8, 16) if high % (2 * k) or high // k * wide * itemsize <= _CHUNK), 16)
     return high // parts, wide

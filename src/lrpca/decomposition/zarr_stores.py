@@ -1,4 +1,4 @@
-"""Zarr stores that are filled block by block, beside the place where they appear when they are whole."""
+"""Zarr stores that are filled block by block under a temporary name, and renamed when they are complete."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from lrpca.matrices.chunked.grid import Grid, Place
 
 # Entries of a chunk of coordinates.
 _ENTRIES = 1 << 20
-# Seconds in which zarr has to be done with what it was asked for.
+# Seconds that zarr has to finish its tasks.
 _PATIENCE = 30
-
-# All that is in a store of ours, or in a chunked array of one.
+# All names in a store of ours, or in a chunked array of one.
 _MEMBERS = frozenset(
     (
         *("zarr.json", "c", "row", "column", "value", "L", "R", "outlier_threshold", "singular_values"),
@@ -34,12 +33,7 @@ _MEMBERS = frozenset(
 class Coordinates:
     """Three arrays that grow by whole chunks, so that nothing is written twice.
 
-    Attributes
-    ----------
-    work : OutlierEntries
-        What is to be done to a block of Y.
-    bytes_here : float
-        Bytes that come of it for each entry of Y, as far as is known.
+    `work` is the function of a block of Y, `result_bytes` the largest number of bytes of its result per entry so far.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], dtype: Any) -> None:
@@ -54,21 +48,21 @@ class Coordinates:
             self._group.create_array(name, shape=(0,), chunks=(_ENTRIES,), dtype=kind)
             for name, kind in (("row", index), ("column", index), ("value", dtype))
         ]
-        self.bytes_here = 0.0
+        self.result_bytes = 0.0
         self._buffer: list[tuple[Any, ...]] = []
         self._held = self._stored = 0
 
     def take(self, place: Place, entries: tuple[Any, ...]) -> None:
         """Take the outliers of the next block: (rows, columns, values)."""
         size = sum(numbers.nbytes for numbers in entries)
-        self.bytes_here = max(self.bytes_here, size / math.prod(place.shape))
+        self.result_bytes = max(self.result_bytes, size / math.prod(place.shape))
         if len(entries[0]):
             self._buffer.append(entries)
         self._held += len(entries[0])
         self._flush(self._held // _ENTRIES * _ENTRIES)
 
     def finish(self) -> None:
-        """Write what is left, and how much there is."""
+        """Write the rest of the buffer, and the number of outliers."""
         self._flush(self._held)
         self._group.update_attributes({"entries": self._stored})
 
@@ -86,14 +80,9 @@ class Coordinates:
 
 
 class Dense:
-    """One array; its blocks are written where they are made, if no two of them share a chunk.
+    """One array; its blocks are written where they are computed, if no two of them share a chunk.
 
-    Attributes
-    ----------
-    work : WriteOutliers
-        What is to be done to a block of Y.
-    bytes_here : float
-        Bytes that come of it for each entry of Y, as far as is known.
+    `work` and `result_bytes` are as in `Coordinates`.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], grid: Grid, dtype: Any, chunks: tuple[int, int]) -> None:
@@ -113,26 +102,26 @@ class Dense:
             cut.start % size == 0 for cuts, size in zip((grid.rows, grid.columns), chunks, strict=True) for cut in cuts
         )
         self.work = WriteOutliers(dtype, os.path.abspath(path) if apart else None, token)
-        self.bytes_here = 0.0
+        self.result_bytes = 0.0
         self._entries: int | None = None
 
     def take(self, place: Place, result: tuple[int | None, Any]) -> None:
-        """Take the next block: how many outliers it has, if that is known, and its numbers if not written yet."""
+        """Take the next block: its number of outliers, if known, and its values if they are not written yet."""
         count, block = result
         if block is not None:
             self._array[place.rows, place.columns] = block
-            self.bytes_here = float(block.itemsize)
+            self.result_bytes = float(block.itemsize)
         if count is not None:
             self._entries = (self._entries or 0) + count
 
     def finish(self) -> None:
-        """Write down how many outliers there are, if that is known."""
+        """Write the number of outliers, if it is known."""
         if self._entries is not None:
             self._array.update_attributes({"entries": self._entries})
 
 
 def check_zarr() -> None:
-    """Raise where zarr is not installed."""
+    """Raise ImportError if zarr is not installed."""
     try:
         import zarr  # noqa: F401
     except ImportError:
@@ -140,31 +129,25 @@ def check_zarr() -> None:
 
 
 def attributes_of(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the attributes of the zarr group or array at a path; empty where none is there."""
+    """Return the attributes of the zarr group or array at a path; none if there is no such thing."""
     import zarr
 
     if not Path(path).is_dir():
         return {}
     try:
         return dict(zarr.open(os.fspath(path), mode="r").attrs)
-    except Exception:  # no store, or a damaged one: nothing that is known
+    except Exception:  # no store, or a damaged one
         return {}
 
 
 @contextmanager
-def replacing_store(path: str | os.PathLike[str], *, overwrite: bool, formats: tuple[str, ...]) -> Iterator[Path]:
-    """Hand out a temporary path beside `path` for a store, which takes the place of what is there when it is whole.
+def replacing_store(path: str | os.PathLike[str], *, overwrite: bool, form: str) -> Iterator[Path]:
+    """Yield a temporary path beside `path` for a store, and rename it on success.
 
-    If the block raises (an interrupt included), what was written is removed and `path` stays as it was.
-
-    Parameters
-    ----------
-    path : str or path-like
-    overwrite : bool
-        Whether a store of one of these formats may be replaced. Nothing else ever is.
-    formats : tuple of str
+    It replaces only a store of the same format, and only with `overwrite`. If the block raises (an interrupt included),
+    what was written is removed and `path` stays as it was.
     """
-    check_way(path, overwrite=overwrite, formats=formats)
+    check_replaceable(path, overwrite=overwrite, form=form)
     target = Path(os.path.realpath(path))
     aside = target.with_name(f".{secrets.token_hex(6)}")
     try:
@@ -174,8 +157,8 @@ def replacing_store(path: str | os.PathLike[str], *, overwrite: bool, formats: t
             except BaseException:
                 abandon(staging)
                 raise
-            # Looked at again: writing may have taken hours.
-            check_way(path, overwrite=overwrite, formats=formats)
+            # Once more: writing may have taken hours.
+            check_replaceable(path, overwrite=overwrite, form=form)
             if target.exists():
                 os.rename(target, aside)
     finally:
@@ -185,7 +168,7 @@ def replacing_store(path: str | os.PathLike[str], *, overwrite: bool, formats: t
 
 
 def abandon(path: Path) -> None:
-    """Remove a store of which a part could not be written: zarr goes on with the others, and would make it anew."""
+    """Remove a store of which a part could not be written; zarr's tasks for other parts would make it again."""
     from zarr.core.sync import sync
 
     async def others() -> None:
@@ -193,17 +176,16 @@ def abandon(path: Path) -> None:
         if tasks:
             await asyncio.wait(tasks, timeout=_PATIENCE)
 
-    # From now on nobody finds it; those who have are waited for.
     remove(path)
     sync(others())
     remove(path)
 
 
-def check_way(path: str | os.PathLike[str], *, overwrite: bool, formats: tuple[str, ...]) -> None:
-    """Raise where something is at a path that `replacing_store` would not replace, or there is no folder for it."""
+def check_replaceable(path: str | os.PathLike[str], *, overwrite: bool, form: str) -> None:
+    """Raise OSError if something is at a path that `replacing_store` does not replace, or there is no folder for it."""
     target = Path(path)
     if os.path.lexists(target):
-        if attributes_of(target).get("format") not in formats:
+        if attributes_of(target).get("format") != form:
             raise FileExistsError(f"path={str(target)!r} exists and was not written by this; choose another name")
         if not overwrite:
             raise FileExistsError(

@@ -12,33 +12,14 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Hand out a temporary path beside ``path`` and rename it to ``path`` on success.
+    """Yield a temporary path beside ``path`` and rename it to ``path`` on success.
 
-    The temporary name keeps the ending of ``path``, for writers that look at it or add their own. If the
-    block raises (an interrupt included), what was written is removed and ``path`` stays as it was. A symbolic
-    link is followed: the file it points to is replaced. The block may also make a directory under the
-    temporary name; then nothing may exist at ``path``.
+    The temporary name keeps the ending of ``path``. If the block raises (an interrupt included), what was written is
+    removed and ``path`` stays as it was. A symbolic link is followed: the file it points to is replaced. The block may
+    also make a directory under the temporary name; then nothing may exist at ``path``.
 
-    Parameters
-    ----------
-    path : str or path-like
-        Where the finished file belongs. Its folder must exist.
-
-    Yields
-    ------
-    pathlib.Path
-        A path in the same folder at which nothing exists yet.
-
-    Raises
-    ------
-    FileNotFoundError
-        The folder of ``path`` does not exist.
-    FileExistsError
-        ``path`` is a device, a pipe or a socket, which a rename would destroy.
-    IsADirectoryError
-        ``path`` is a folder, and the block wrote a file.
-    OSError
-        The system refused; the error names ``path``.
+    Raises OSError, with ``path`` in its message, if the folder of ``path`` does not exist, if a rename would destroy a
+    folder, a device, a pipe or a socket, or if the system refuses.
 
     Examples
     --------
@@ -74,21 +55,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def replacing_files(folder: str | os.PathLike[str], old: Iterable[str] = (), *, last: str = "") -> Iterator[Path]:
-    """Hand out a new folder, and move its files into ``folder`` on success: all of them or none.
+    """Yield a new folder, and move its files into ``folder``, which is made if need be, on success: all or none.
 
-    If the block raises (an interrupt included), what was written is removed and ``folder`` stays as it was.
-
-    Parameters
-    ----------
-    folder : str or path-like
-        Where the finished files belong. It is made if need be; the folder above it must exist.
-    old, last
-        As for `exchange`.
-
-    Yields
-    ------
-    pathlib.Path
-        An empty folder on the same file system.
+    If the block raises (an interrupt included), what was written is removed and ``folder`` stays as it was. For ``old``
+    and ``last`` see `exchange`.
     """
     target = Path(folder)
     if not target.exists():
@@ -110,18 +80,10 @@ def replacing_files(folder: str | os.PathLike[str], old: Iterable[str] = (), *, 
 
 
 def exchange(staging: Path, folder: Path, old: Iterable[str] = (), *, last: str = "") -> None:
-    """Move all files of one folder into another; where that fails, both are as they were.
+    """Move all files of ``staging``, also those in its folders, into ``folder``; if that fails, both are as they were.
 
-    Parameters
-    ----------
-    staging : pathlib.Path
-        The folder of the new files, which may lie in folders of their own.
-    folder : pathlib.Path
-        Where they belong; on the same file system. Files of the same names are removed.
-    old : iterable of str
-        Names of more files of ``folder`` that are to be removed.
-    last : str
-        Name of the file that goes first and comes last: where it is, the files belong together, even after a crash.
+    Files of the same names, and those named in ``old``, are removed from ``folder``. The file ``last`` is removed first
+    and moved last: where it exists, the files belong together, even after a crash.
     """
 
     def order(name: Path) -> tuple[bool, Path]:
@@ -145,35 +107,17 @@ def exchange(staging: Path, folder: Path, old: Iterable[str] = (), *, last: str 
 
 
 def _is_file(path: Path) -> bool:
-    """Tell whether something other than a folder is at ``path``; a link to a folder is something else."""
+    """Tell whether something other than a folder is at ``path``, e.g. a link to a folder."""
     return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
 
 
 def hidden_in(folder: Path) -> Path:
-    """Return a path in a folder at which nothing exists yet.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-    """
+    """Return an unused path in a folder."""
     return folder / f".{secrets.token_hex(6)}"
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> OSError:
-    """Return an error of the system in our form and of the same kind.
-
-    Parameters
-    ----------
-    path : str or path-like
-        What the user wanted to write.
-    error : OSError
-        What the system said.
-
-    Returns
-    -------
-    OSError
-        Its ``strerror`` is what the system said.
-    """
+    """Return an error of the system as one of the same kind, in our form; its ``strerror`` is the system's text."""
     kind = type(error) if type(error).__module__ == "builtins" else OSError
     cause = error.strerror or str(error) or type(error).__name__
     told = kind(f"path={os.fspath(path)!r} cannot be written ({cause}); choose another place or make room")
@@ -182,13 +126,7 @@ def cannot_write(path: str | os.PathLike[str], error: OSError) -> OSError:
 
 
 def remove(path: Path) -> None:
-    """Remove the file or the directory at ``path``, if there is one.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        What to remove; a symbolic link is removed itself, not what it points to.
-    """
+    """Remove the file, the directory or the symbolic link at ``path``, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -196,21 +134,10 @@ def remove(path: Path) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = True) -> None:
-    """Check, before a long computation, that files can be written into a folder that exists or is yet to be made.
+    """Raise OSError, before a long computation, if files cannot be written into a folder.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        Where the files are to go; it and the folders above it need not exist yet, and are not made here.
-    names : iterable of str
-        Names of the files.
-    overwrite : bool
-        Whether files of these names may be replaced.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be made or takes no new file, or something is in the way.
+    The folder and those above it need not exist yet, and are not made here. Files of these ``names`` may be in the
+    folder only with ``overwrite``.
     """
     target = Path(folder)
     there = next((path for path in (target, *target.parents) if os.path.lexists(path)), target)
@@ -223,32 +150,24 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str] = (), *, o
             raise FileExistsError(
                 f"path={str(path)!r} exists; choose another folder or overwrite it (overwrite=True, --force)"
             )
+    check_new_files(there, target)
+
+
+def check_new_files(folder: Path, path: Path) -> None:
+    """Raise OSError, in the name of ``path``, if a folder takes no new file."""
     # Permissions alone do not tell: the file system may be read-only, or the user may be root.
-    probe = hidden_in(there)
+    probe = hidden_in(folder)
     try:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise cannot_write(target, error) from error
+        raise cannot_write(path, error) from error
 
 
 def check_file(path: str | os.PathLike[str], ending: str, *, overwrite: bool) -> None:
-    """Check, before a long computation, that a file can be written, in a folder that exists or is yet to be made.
+    """Raise OSError, before a long computation, if a file cannot be written, or ValueError for another ending.
 
-    Parameters
-    ----------
-    path : str or path-like
-    ending : str
-        How the name has to end, with its dot.
-    overwrite : bool
-        Whether a file of that name may be replaced.
-
-    Raises
-    ------
-    ValueError
-        The name ends otherwise.
-    OSError
-        The file exists, something else is in the way, or the folder cannot be made or takes no new file.
+    Its folder need not exist yet.
     """
     target = Path(path)
     _refuse_ending(target, ending)
@@ -261,23 +180,9 @@ def check_file(path: str | os.PathLike[str], ending: str, *, overwrite: bool) ->
 
 
 def with_ending(path: str | os.PathLike[str], ending: str) -> Path:
-    """Return the path of a file that is to be saved: with its ending, which is added where there is none.
+    """Return the path of a file to save: the ending is added if there is none; another one raises ValueError.
 
-    Parameters
-    ----------
-    path : str or path-like
-    ending : str
-        How the name has to end, with its dot.
-
-    Returns
-    -------
-    pathlib.Path
-        What exists without an ending and is no file is returned as it is, for `replacing` to refuse.
-
-    Raises
-    ------
-    ValueError
-        The name ends otherwise.
+    If something without an ending exists there and is no file, its path is returned, for `replacing` to refuse.
 
     Examples
     --------
@@ -294,7 +199,7 @@ def with_ending(path: str | os.PathLike[str], ending: str) -> Path:
 
 
 def found_with(path: str | os.PathLike[str], ending: str) -> Path:
-    """Return where `with_ending` had a file saved under this name; the path itself where there is none."""
+    """Return the path under which a file of this name was saved by `with_ending`; the path itself if there is none."""
     target = Path(path)
     named = target if target.suffix else with_ending(target, ending)
     return named if named.exists() else target

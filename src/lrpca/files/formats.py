@@ -1,4 +1,4 @@
-"""Readers of one file format each, from a path to an array of any shape and dtype."""
+"""Reading a matrix from a file: one reader for each format."""
 
 from __future__ import annotations
 
@@ -21,17 +21,7 @@ NUMERIC_KINDS = "biufc"
 
 
 def ending(file: Path) -> str:
-    """Return the ending that decides the format.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        A file name.
-
-    Returns
-    -------
-    str
-        The ending in lower case, with the one before it if the file is compressed.
+    """Return the ending in lower case, with the one before it if the file is compressed.
 
     Examples
     --------
@@ -60,7 +50,7 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
             raise RefusedError(f"key={key!r} is not a full matrix of numbers in {str(file)!r}; name one that is")
         return key
     matrices = [name for name, (shape, numeric) in arrays.items() if numeric and len(shape) == 2]
-    # In MATLAB numbers and vectors are 1 x n: beside a matrix they are not what is meant.
+    # In MATLAB numbers and vectors are 1 x n; a matrix beside them is preferred.
     matrices = [name for name in matrices if min(arrays[name][0]) > 1] or matrices
     if not matrices:
         raise RefusedError(f"path={str(file)!r} holds no 2-D array of numbers ({listing}); reshape or store one")
@@ -72,13 +62,13 @@ def choose(file: Path, arrays: dict[str, tuple[tuple[int, ...], bool]], key: str
 
 
 def read_archive(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of an .npz file; raise ValueError in a few words where it cannot be read."""
+    """Return the arrays of an .npz file; raise ValueError if it cannot be read."""
     try:
-        # Opened here: numpy would leave a damaged file open.
+        # Opened here, because numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
             return dict(content)
-    except Exception as error:  # zipfile and numpy each fail in their own way on a damaged file
-        # Not in numpy's words, which advise to load what it takes for a pickle.
+    except Exception as error:  # zipfile and numpy raise many kinds of errors for a damaged file
+        # Not with numpy's message, which recommends to load a pickle.
         raise ValueError("it is no .npz file, or a damaged one") from error
 
 
@@ -92,7 +82,7 @@ def map_npy(file: Path | str) -> Array:
     try:
         return np.lib.format.open_memmap(file, mode="r")
     except OSError as error:
-        if error.errno == errno.ENOMEM:  # no fault of the file
+        if error.errno == errno.ENOMEM:
             raise MemoryError(f"no room to map {str(file)!r}") from error
         raise
 
@@ -111,13 +101,11 @@ def _read_npz(file: Path, key: str | None) -> Array:
 
 def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool]:
     """Return the shape of a .npy stream and whether it holds numbers, without reading the data."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:  # version 3 exists for field names outside Latin-1, hence for tables
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = readers.get(np.lib.format.read_magic(stream))
+    if read is None:  # version 3 exists for field names outside Latin-1, hence for tables
         return (), False
+    shape, _, dtype = read(stream)
     return shape, dtype.kind in NUMERIC_KINDS
 
 
@@ -189,7 +177,7 @@ def _read_parquet(file: Path, key: str | None) -> Array:
     return matrix
 
 
-def read_text(
+def _read_text(
     file: Path, key: str | None, header: bool | None = None, tell: Callable[[str], object] | None = None
 ) -> Array:
     """Read a text table; see `lrpca.files.text.read_table`."""
@@ -202,5 +190,99 @@ READERS: dict[str, Reader] = {
     ".npz": _read_npz,
     ".mat": _read_mat,
     ".parquet": _read_parquet,
-    **{kind + gz: read_text for kind in (".csv", ".tsv", ".txt") for gz in ("", ".gz")},
+    **{kind + gz: _read_text for kind in (".csv", ".tsv", ".txt") for gz in ("", ".gz")},
 }
+
+
+def read_matrix(
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    header: bool | None = None,
+    tell: Callable[[str], object] | None = None,
+) -> Array:  # (n1, n2)
+    r"""Read a matrix from a NumPy, text, MATLAB or Parquet file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. Its ending decides how it is read:
+
+        - ``.npy``: mapped into memory, read-only; the file may be larger than memory;
+        - ``.npz``: the only matrix in it, or the one named by ``key``;
+        - ``.csv``, ``.tsv``, ``.txt``, also with ``.gz``: one row of the matrix per line, with or without a
+          line of column names. Empty cells, ``nan``, ``NA``, ``null`` and ``none`` are missing (NaN), blank
+          lines are skipped. Where the first column name is empty, the first column holds row names and is
+          left out, as pandas and R write it. A first line of numbers is data, unless it counts or is years and the
+          other lines hold no such numbers, or the first column counts the rows below an empty cell; doubtful cases
+          give a warning;
+        - ``.mat``: all versions, 7.3 with h5py; the matrix is as MATLAB shows it. ``key`` as for ``.npz``;
+        - ``.parquet``: with pyarrow, one column of the matrix per column of the file, nulls are NaN.
+    key : str, optional
+        Name of the array in an ``.npz`` or ``.mat`` file. Without it the file must hold exactly one matrix;
+        single numbers and vectors beside it do not count.
+    header : bool, optional
+        Whether the first line of a text file holds column names; detected by default.
+    tell : callable, optional
+        Called with a description of the names in a text file.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n1, n2)
+        The matrix, in the dtype of the file (float64 from text).
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        The file is of an unknown or another kind, is truncated, or holds no matrix of numbers or several.
+    ImportError
+        The file needs h5py or pyarrow (``pip install lrpca[cli]``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from lrpca.files import read_matrix
+    >>> file = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> _ = file.write_text("a,b\n1,2\n,4\n")
+    >>> read_matrix(file)
+    array([[ 1.,  2.],
+           [nan,  4.]])
+    """
+    file = Path(path)
+    reader = _reader_of(file)
+    if header is not None and reader is not _read_text:
+        raise ValueError(f"header={header} has no meaning for a {ending(file)} file; leave it out")
+    try:
+        matrix = _read_text(file, key, header, tell) if reader is _read_text else reader(file, key)
+    except (RefusedError, ImportError, MemoryError, Warning):
+        raise
+    except Exception as error:  # parsers of damaged files raise nearly anything: IndexError, struct.error ...
+        cause = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise ValueError(
+            f"path={str(file)!r} is not a readable {ending(file)} file ({cause}); "
+            "it is truncated, damaged or of another kind: write it again"
+        ) from error
+    if matrix.dtype.kind not in NUMERIC_KINDS:
+        raise ValueError(f"path={str(file)!r} holds dtype {matrix.dtype}; store the matrix as numbers")
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"path={str(file)!r} holds an array of shape {matrix.shape}; reshape it to two dimensions first"
+        )
+    return matrix
+
+
+def _reader_of(file: Path) -> Reader:
+    """Return the function that reads ``file``, after the checks that do not open it."""
+    if file.is_dir():
+        raise ValueError(f"path={str(file)!r} is a folder; name a file in it")
+    if not file.exists():
+        raise FileNotFoundError(f"path={str(file)!r} does not exist; check the name and the folder")
+    if not os.access(file, os.R_OK):
+        raise PermissionError(f"path={str(file)!r} may not be read; ask for the right to read it")
+    if ending(file) not in READERS:
+        found = f"the ending {ending(file)!r}" if file.suffix else "no ending"
+        raise ValueError(f"path={str(file)!r} has {found}; use one of {', '.join(READERS)}, .h5 or a zarr store")
+    return READERS[ending(file)]

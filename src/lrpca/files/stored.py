@@ -1,6 +1,6 @@
-"""Matrices that lie on disk and are read a rectangle at a time: zarr arrays, HDF5 datasets, files stacked by rows.
+"""Matrices on disk that are read a rectangle at a time: zarr arrays, HDF5 datasets, files stacked vertically.
 
-Every one of them is pickled by its path, so that other processes open it themselves.
+They are pickled by their paths, so that other processes open them themselves.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from lrpca.files.formats import choose, map_npy
+from lrpca.files.formats import NUMERIC_KINDS, choose, map_npy, read_matrix
 
-NUMERIC_KINDS = "biufc"
 # One of them is in every zarr store.
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 _HDF5 = (".h5", ".hdf5", ".he5", ".nc")
-
 
 Matrix = TypeVar("Matrix", bound="Stored")
 
@@ -29,14 +27,13 @@ class Stored(Protocol):
     Attributes
     ----------
     name : str
-        What messages call it.
+        Its name in messages.
     shape : (n1, n2)
     dtype : dtype
-        As the rectangles come.
     chunks : (int, int) or None
-        Shape of the pieces that can only be read whole; None where any rectangle will do.
+        Shape of the parts that can only be read whole; None if any rectangle can be read.
     breaks : sequence of int
-        Rows where something new begins (a file), of which no rectangle should be on both sides.
+        First rows of further files; a rectangle should not cross them.
     """
 
     name: str
@@ -58,14 +55,18 @@ class StoredArray:
     breaks: Sequence[int] = ()
 
     def __init__(self, array: Any, name: str) -> None:
-        self.array, self.name = array, name
-        self._where: Any = None
+        self.array = array
+        self._describe(array, name)
+
+    def _describe(self, array: Any, name: str) -> None:
         # A dataset without a dataspace has no shape.
-        self.shape, self.dtype = tuple(array.shape or ()), np.dtype(array.dtype)
-        self.chunks = _whole_pieces(array)
+        self.name, self.shape, self.dtype = name, tuple(array.shape or ()), np.dtype(array.dtype)
+        # A shard is one file, but its inner chunks can be read alone.
+        chunks = getattr(array, "chunks", None)
+        self.chunks = None if chunks is None or len(chunks) != 2 else (int(chunks[0]), int(chunks[1]))
 
     def rectangle(self, place: tuple[slice, slice]) -> Any:
-        """Return a rectangle, or raise whatever the store raises."""
+        """Return a rectangle, or raise any error of the store."""
         return self.array[place]
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any:
@@ -75,13 +76,14 @@ class StoredArray:
 class StoredZarr(StoredArray):
     """A zarr array; other processes open its store themselves.
 
-    Chunks that have no file are zeros to zarr, and so are all where the store is gone (a drive that was unmounted, an
-    array that is sent with its shape to where its files are not). So it is looked whether the store is there.
+    Chunks without a file are zeros to zarr, and so are all chunks if the store is gone (a drive that was unmounted, an
+    array that is sent to where its files are not). So every read checks that the store is there.
     """
 
+    _where: Any = None
+
     def __getstate__(self) -> dict[str, Any]:
-        if self.array is None:
-            # Sent on before it was read.
+        if self.array is None:  # pickled again before it was read
             return self.__dict__
         store = self.array.store
         if hasattr(store, "root"):
@@ -89,7 +91,7 @@ class StoredZarr(StoredArray):
         return self.__dict__ | {"array": None, "_where": (store, self.array.path)}
 
     def rectangle(self, place: tuple[slice, slice]) -> Any:
-        """Return a rectangle, or raise whatever the store raises."""
+        """Return a rectangle, or raise any error of the store."""
         if self.array is None:
             import zarr
 
@@ -101,19 +103,13 @@ class StoredZarr(StoredArray):
         return self.array[place]
 
 
-class StoredDataset:
+class StoredDataset(StoredArray):
     """An HDF5 dataset; its file is opened for every rectangle, which costs little beside reading it."""
-
-    ndim = 2
-    breaks: Sequence[int] = ()
 
     def __init__(self, path: str, key: str) -> None:
         self.path, self.key = path, key
-        self.name = f"{path}:{key}"
         with self._file() as file:
-            dataset = file[key]
-            self.shape, self.dtype = tuple(dataset.shape or ()), np.dtype(dataset.dtype)
-            self.chunks = _whole_pieces(dataset)
+            self._describe(file[key], f"{path}:{key}")
 
     def _file(self) -> Any:
         import h5py
@@ -124,23 +120,20 @@ class StoredDataset:
         return StoredDataset, (self.path, self.key)
 
     def rectangle(self, place: tuple[slice, slice]) -> Any:
-        """Return a rectangle, or raise whatever HDF5 raises."""
+        """Return a rectangle, or raise any error of HDF5."""
         with self._file() as file:
             return file[self.key][place]
 
-    def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        return _read(self, place)
-
 
 class OpenDataset(StoredArray):
-    """An HDF5 dataset of a file that others cannot open: one that is being written, or lives in memory."""
+    """An HDF5 dataset of a file that other processes cannot open: one that is being written, or is in memory."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(f"Y={self.name} is open for writing or has no file of its own; close it and pass its path")
 
 
 class StackedRows:
-    """Files of equally many columns and one number type, one above the other."""
+    """Files with the same number of columns and the same number type, stacked vertically."""
 
     ndim = 2
 
@@ -168,67 +161,45 @@ class StackedRows:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-class NpyFile:
-    """A .npy file; rectangles are views of the file's pages. Mapped for each: thousands of files may be in a list."""
-
-    ndim = 2
-    chunks = None
-    breaks: Sequence[int] = ()
+class NpyFile(StoredArray):
+    """A .npy file; rectangles are views. It is mapped for each of them: a list may have thousands of files."""
 
     def __init__(self, path: str) -> None:
-        self.path = self.name = path
-        array = map_npy(path)
-        self.shape, self.dtype = tuple(array.shape), array.dtype
+        self.path = path
+        self._describe(map_npy(path), path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NpyFile, (self.path,)
 
     def rectangle(self, place: tuple[slice, slice]) -> Any:
-        """Return a rectangle, or raise whatever mapping the file raises."""
+        """Return a rectangle, or raise any error of mapping the file."""
         return map_npy(self.path)[place]
-
-    def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        return _read(self, place)
 
 
 def open_path(path: str | os.PathLike[str], key: str | None = None) -> Any:
-    """Return the matrix at a path, without reading it where its format allows.
+    """Return the matrix at a path: a `Stored` if its format can be read in parts, otherwise an array.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A zarr array or group (a folder), an HDF5 file, a .npy file, or whatever `lrpca.files.read_matrix` reads.
-    key : str, optional
-        Which array of a zarr group, or of a file that holds several.
-
-    Returns
-    -------
-    Stored or ndarray
-        A `Stored`, or the array itself where the file was read whole.
+    The path is that of a zarr array or group, of an HDF5 file, or of a file for `lrpca.files.read_matrix`. `key` is the
+    name of the array in a group or file that holds several.
     """
-    from lrpca.files.reading import read_matrix
-
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(f"path={str(file)!r} does not exist; check the name and the folder")
-    if _is_zarr(file):
+    if file.is_dir() and any((file / name).exists() for name in ZARR_FILES):
         return _open_zarr(file, key)
     if file.suffix.lower() in _HDF5 and file.is_file():
         return _open_hdf5(file, key)
     if file.suffix.lower() == ".npy":
-        read_matrix(file, key=key)  # says what is wrong with it
+        read_matrix(file, key=key)  # raises if something is wrong with it
         return NpyFile(str(file.resolve()))
     return read_matrix(file, key=key)
 
 
 def open_paths(paths: Sequence[str | os.PathLike[str]], key: str | None = None) -> StackedRows:
-    """Return files as one matrix, one above the other; they are opened and compared, not read.
-
-    Raises FileNotFoundError for the first that is absent, ValueError for the first that does not fit the others.
-    """
+    """Return files as one matrix, stacked vertically; they are opened and compared, not read."""
     if not paths:
         raise ValueError("Y=[] names no file; pass at least one")
-    # All names first: of a thousand files the missing one should not be found after an hour.
+    # All names first: a missing file should be found at once.
     for k, path in enumerate(paths):
         if not Path(path).exists():
             raise FileNotFoundError(
@@ -260,7 +231,7 @@ def open_paths(paths: Sequence[str | os.PathLike[str]], key: str | None = None) 
 def from_zarr(array: Any) -> StoredZarr:
     """Return a zarr array as a matrix on disk."""
     if not hasattr(array, "dtype"):
-        raise TypeError(f"Y=zarr group with {_listing(array)}; pass one of its arrays, e.g. group[{_first(array)!r}]")
+        raise TypeError(f"Y=zarr group with {_listing(array, 'array', 'group')}")
     return _checked(StoredZarr(array, f"zarr array {array.store_path if hasattr(array, 'store_path') else ''}".strip()))
 
 
@@ -269,9 +240,7 @@ def from_hdf5(dataset: Any) -> Stored:
     if not dataset:
         raise ValueError(f"Y={dataset} belongs to a file that is closed; open it again, or pass its path")
     if hasattr(dataset, "keys"):
-        raise TypeError(
-            f"Y=HDF5 group with {_listing(dataset)}; pass one of its datasets, e.g. file[{_first(dataset)!r}]"
-        )
+        raise TypeError(f"Y=HDF5 group with {_listing(dataset, 'dataset', 'file')}")
     if not hasattr(dataset, "shape"):
         raise TypeError(f"Y={type(dataset).__qualname__} of an HDF5 file holds no numbers; pass one of its datasets")
     path, name = dataset.file.filename, f"{dataset.file.filename}:{dataset.name}"
@@ -281,7 +250,7 @@ def from_hdf5(dataset: Any) -> Stored:
 
 
 def _checked(stored: Matrix) -> Matrix:
-    """Return numbers on disk, or raise where they are no matrix."""
+    """Return a matrix on disk, or raise ValueError if it is none."""
     if stored.dtype.kind not in NUMERIC_KINDS:
         raise ValueError(f"Y.dtype={stored.dtype} of {stored.name} is not numeric; store the matrix as numbers")
     if len(stored.shape) != 2:
@@ -294,17 +263,17 @@ def _checked(stored: Matrix) -> Matrix:
 
 
 def _read(part: Any, place: tuple[slice, slice], above: int = 0) -> Any:
-    """Return a rectangle of a `Stored` with so many rows of Y above it, or raise an error that names it."""
+    """Return a rectangle of a `Stored` with this many rows of Y above it, or raise an error that names it."""
     rows, columns = (slice(*cut.indices(n)) for cut, n in zip(place, part.shape, strict=True))
     try:
         found = part.rectangle((rows, columns))
-        # A file that was replaced by a smaller one; a kernel would read beyond its end.
+        # If a file was replaced by a smaller one, a kernel would read beyond its end.
         if found.shape != (rows.stop - rows.start, columns.stop - columns.start):
             raise ValueError(f"found a shape of {found.shape} there, not as when it was opened")
         return found
     except MemoryError:
         raise
-    except Exception as error:  # stores, codecs and file systems fail in their own ways each
+    except Exception as error:  # stores, codecs and file systems raise nearly anything
         rows, columns = _unreadable(part, rows, columns)
         where = f"Y[{above + rows.start}:{above + rows.stop}, {columns.start}:{columns.stop}]"
         raise OSError(
@@ -313,7 +282,7 @@ def _read(part: Any, place: tuple[slice, slice], above: int = 0) -> Any:
 
 
 def _unreadable(part: Any, rows: slice, columns: slice) -> tuple[slice, slice]:
-    """Return the first chunk of a rectangle that cannot be read; the rectangle, if it is not one of them."""
+    """Return the first chunk of a rectangle that cannot be read; the rectangle itself if there is none."""
     high, wide = part.chunks or (1, 1)
     for i in range(rows.start // high * high, rows.stop if part.chunks else 0, high):
         for j in range(columns.start // wide * wide, columns.stop, wide):
@@ -324,10 +293,6 @@ def _unreadable(part: Any, rows: slice, columns: slice) -> tuple[slice, slice]:
             except Exception:  # as above
                 return at, along
     return rows, columns
-
-
-def _is_zarr(file: Path) -> bool:
-    return file.is_dir() and any((file / name).exists() for name in ZARR_FILES)
 
 
 def _open_zarr(file: Path, key: str | None) -> StoredZarr:
@@ -346,7 +311,7 @@ def _open_zarr(file: Path, key: str | None) -> StoredZarr:
         if key is not None:
             raise ValueError(f"key={key!r} has no meaning for a single zarr array; leave it out")
         return _checked(StoredZarr(node, str(file)))
-    name = _choose(file, {name: array for name, array in node.arrays()}, key)
+    name = choose(file, {name: _header(array) for name, array in sorted(node.arrays())}, key)
     return _checked(StoredZarr(node[name], f"{file}/{name}"))
 
 
@@ -355,46 +320,29 @@ def _open_hdf5(file: Path, key: str | None) -> StoredDataset:
         import h5py
     except ImportError:
         raise ImportError(f"path={str(file)!r} needs h5py to be read; pip install lrpca[dask]") from None
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[tuple[int, ...], bool]] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if getattr(item, "shape", None) is not None:
+            found[name] = _header(item)
+
     try:
         with h5py.File(file, "r") as content:
-            content.visititems(lambda name, item: found.update({name: _Header.of(item)}))
-            found = {name: header for name, header in found.items() if header is not None}
+            content.visititems(visit)
     except OSError as error:
         raise ValueError(
             f"path={str(file)!r} is not a readable HDF5 file ({error}); it is truncated, damaged or of another kind"
         ) from error
-    return _checked(StoredDataset(str(file.resolve()), _choose(file, found, key)))
+    return _checked(StoredDataset(str(file.resolve()), choose(file, dict(sorted(found.items())), key)))
 
 
-class _Header:
-    """Shape and number type of a dataset whose file is closed again."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self.shape, self.dtype = shape, dtype
-
-    @classmethod
-    def of(cls, item: Any) -> _Header | None:
-        shape = getattr(item, "shape", None)
-        return None if shape is None else cls(tuple(shape), item.dtype)
+def _header(item: Any) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of an array, and whether it holds numbers."""
+    return tuple(item.shape), item.dtype.kind in NUMERIC_KINDS
 
 
-def _choose(file: Path, arrays: dict[str, Any], key: str | None) -> str:
-    headers = {name: (tuple(item.shape), item.dtype.kind in NUMERIC_KINDS) for name, item in sorted(arrays.items())}
-    return choose(file, headers, key)
-
-
-def _whole_pieces(array: Any) -> tuple[int, int] | None:
-    """Return the shape of the pieces that are compressed each for itself."""
-    # A shard is one file, but its inner chunks can be read alone.
-    chunks = getattr(array, "chunks", None)
-    return None if chunks is None or len(chunks) != 2 else (int(chunks[0]), int(chunks[1]))
-
-
-def _listing(group: Any) -> str:
+def _listing(group: Any, kind: str, variable: str) -> str:
+    """Return the names in a group, and how to pass one of its members."""
     names = sorted(group)
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing in it"
-
-
-def _first(group: Any) -> str:
-    return min(group, default="name")
+    listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing in it"
+    return f"{listed}; pass one of its {kind}s, e.g. {variable}[{min(names, default='name')!r}]"

@@ -17,52 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MISSING_CELLS = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "null", "none"})
-# What the first line is shows in as many of the next lines as hold so many cells, two at least.
-_LOOKED_AT = 20_000
+# The meaning of the first line is found from the following ones: from about this many cells, at least two lines.
+_COMPARED_CELLS = 20_000
 _INTEGER = re.compile(r"[+-]?\d+")
 _YEARS = range(1800, 2101)
 
 
 class RefusedError(ValueError):
-    """A file whose content is refused, with a message in its final form."""
+    """A file whose content is refused; the message is complete."""
 
 
 def read_table(
     file: Path, ending: str, *, header: bool | None = None, tell: Callable[[str], object] | None = None
 ) -> NDArray[np.float64]:
-    r"""Read a text table of numbers.
+    """Return the numbers of a text table as float64, NaN where a cell is missing.
 
-    Parameters
-    ----------
-    file : pathlib.Path
-        The file; UTF-8, compressed by gzip if it ends in ``.gz``.
-    ending : str
-        ``.csv``, ``.tsv`` or ``.txt``, with or without ``.gz``: which separators are expected.
-    header : bool, optional
-        Whether the first line holds column names; unless given, that is found out.
-    tell : callable, optional
-        Is called with what was taken as names, in words.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n1, n2)
-        The numbers, float64, NaN where a cell is missing.
-
-    Raises
-    ------
-    ValueError
-        A cell is neither a number nor missing, the lines differ in length, or there are none.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from lrpca.files.text import read_table
-    >>> file = Path(tempfile.mkdtemp()) / "table.txt"
-    >>> _ = file.write_text("1 2\n3 NA\n")
-    >>> read_table(file, ".txt")
-    array([[ 1.,  2.],
-           [ 3., nan]])
+    The `ending` decides which separators are expected. `header` says whether the first line holds column names; that is
+    detected by default. `tell` is called with a description of the names.
     """
     opener = gzip.open if ending.endswith(".gz") else open
     with opener(file, "rt", encoding="utf-8-sig", newline="") as stream:
@@ -70,7 +41,7 @@ def read_table(
         number, first = next(lines, (0, []))
         if not first:
             raise RefusedError(f"path={str(file)!r} is empty; check how it was written")
-        some = [*islice(lines, max(2, _LOOKED_AT // len(first)))]
+        some = [*islice(lines, max(2, _COMPARED_CELLS // len(first)))]
         has_names, n_labels, doubt = _heading(first, [cells for _, cells in some], header)
         if doubt:
             warnings.warn(f"path={str(file)!r} {doubt}", stacklevel=4)
@@ -140,9 +111,9 @@ def _value(cell: str) -> float | None:
 
 
 def _heading(cells: list[str], below: list[list[str]], header: bool | None) -> tuple[bool, int, str]:
-    """Return whether the first line holds names, how many of the first columns do, and what is doubtful about that.
+    """Return whether the first line holds names, how many of the first columns do, and a warning if that is doubtful.
 
-    `below` holds the cells of the lines that follow, or of some of them.
+    `below` holds the cells of some of the following lines.
     """
     n_empty = next((j for j, cell in enumerate(cells) if cell), 0)
     if "" in cells[n_empty:]:
@@ -155,7 +126,7 @@ def _heading(cells: list[str], below: list[list[str]], header: bool | None) -> t
     if n_texts:
         if n_texts == sum(cell != "" for cell in names):
             return True, n_empty, ""
-        # A name above the first column and numbers above the others: pandas writes the name of the index there.
+        # A name above the first column and numbers above the others: pandas writes an index like this.
         indexed = n_texts == 1 and _value(cells[0]) is None and _are_labels(below, 1)
         taken = "column names, and its first column as row names" if indexed else "column names"
         doubt = f"mixes names and numbers in its first line, which is taken as {taken}; correct that line if it is data"

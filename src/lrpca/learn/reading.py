@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.core.devices import is_tensor
-from lrpca.files.reading import read_matrix
+from lrpca.files import read_matrix
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sparse import SparseMatrix

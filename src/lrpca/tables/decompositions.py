@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ def filled(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
     if math.prod(matrix.shape) >= _FILLED_BELOW or not _has_gaps(matrix):
         return plain
     L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
-    return plain.with_factors(*(factor.astype(matrix.result) for factor in normal_form(L, R)[:2]))
+    L, R = (factor.astype(matrix.result) for factor in normal_form(L, R)[:2])
+    return replace(plain, L=L, R=R)
 
 
 def _has_gaps(matrix: DenseMatrix) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lrpca.core.influence import everything
 from lrpca.core.units import showing_units, unit_of
-from lrpca.decompose import Complaint, decompose_quietly
+from lrpca.decompose import Arguments, Complaint, decompose_quietly
 from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
@@ -387,17 +387,16 @@ def _low_rank(
         return None, []
     by_number = isinstance(wanted.n_components, int)
     rank: Any = min(int(wanted.n_components) + extra, most) if by_number else "auto"
-    return decompose_quietly(
-        fresh(matrix),
-        rank,
-        method=wanted.method,
-        schedule=wanted.schedule,
-        tol=wanted.tol,
-        max_iter=wanted.max_iter,
-        random_state=wanted.random_state,
-        callback=wanted.callback,
+    arguments = Arguments(
+        wanted.method,
+        wanted.schedule,
+        wanted.tol,
+        wanted.max_iter,
+        wanted.random_state,
+        wanted.callback,
         row_weight=weight,
     )
+    return decompose_quietly(fresh(matrix), rank, arguments)
 
 
 def _completed(

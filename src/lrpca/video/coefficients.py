@@ -47,20 +47,15 @@ def sample_coefficients(
     rank: int,
 ) -> Floats:  # (m, r)
     """Return the coefficients of the samples: left factors of a robust low-rank fit, of mean square one."""
-    from lrpca.decompose import decompose_quietly
+    from lrpca.decompose import Arguments, decompose_quietly
 
     flat = np.ones((len(picked), 1), np.float32)
     rank = min(rank, max(1, len(picked) // 4), picked.shape[1] // 4)
     if rank < 1 or not (picked != picked[0]).any():
         return flat
+    arguments = Arguments(max_iter=_ITERATIONS, random_state=0, options={"without": ["doubts", "second_start"]})
     while True:
-        result, _ = decompose_quietly(
-            picked,
-            rank,
-            max_iter=_ITERATIONS,
-            random_state=0,
-            options={"without": ["doubts", "second_start"]},
-        )
+        result, _ = decompose_quietly(picked, rank, arguments)
         others = np.abs(result.R[:, 1:])
         touched = np.mean(others > 0.5 * np.sqrt(np.mean(others**2, axis=0)), axis=0)
         waver = np.abs(np.diff(result.L[:, 1:], axis=0)).mean(axis=0) / np.maximum(result.L[:, 1:].std(axis=0), _TINY)
@@ -120,7 +115,7 @@ def fit_basis(samples: Bytes, coefficients: Floats, before: Floats | None, threa
 
 def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis: Floats) -> tuple[Floats, Floats]:
     """Refine Rᵀ by passes over the bytes of the window; return it and the coefficients of the samples."""
-    from lrpca.decompose import decompose_quietly
+    from lrpca.decompose import Arguments, decompose_quietly
     from lrpca.schedule import Schedule
 
     R = np.ascontiguousarray(basis.T)
@@ -135,9 +130,8 @@ def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis
             influence="redescending",
             cutoff=2.0,
         )
-        result, _ = decompose_quietly(
-            window, rank, schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=_PASSES
-        )
+        arguments = Arguments(schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=_PASSES)
+        result, _ = decompose_quietly(window, rank, arguments)
         # The factors come back in another gauge. Going back to the old one lets the next window start from here.
         gauge = least_squares(coefficients, result.L)
         R = result.R @ gauge.T

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.decompose import decompose_quietly
+from lrpca.decompose import Arguments, decompose_quietly
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.inconsistent_scaling import divided, reconcile
 from lrpca.testing import planted
@@ -62,5 +62,5 @@ def test_right_fits_are_not_divided_however_many_outliers(share: float) -> None:
 
 def test_halves_that_explain_the_same_are_not_called_converged() -> None:
     problem = planted(SHAPE, rank=RANK, outlier_fraction=0.1, random_state=0)
-    found, _ = decompose_quietly(problem.Y, RANK, start=split(*factors_of(problem.X), 100, 30))
+    found, _ = decompose_quietly(problem.Y, RANK, Arguments(start=split(*factors_of(problem.X), 100, 30)))
     assert not found.converged

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.files.stored import NUMERIC_KINDS, Stored
+from lrpca.files.formats import NUMERIC_KINDS
+from lrpca.files.stored import Stored
 from lrpca.kernels.threads import thread_count
 from lrpca.matrices.chunked.block_work import Operands, Task, Work
 from lrpca.matrices.chunked.cluster import Cluster, active_client
