@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise ImportError(f"RobustPCA needs scikit-learn 1.6 or newer ({error}); pip install 'lrpca[sklearn]'") from error
 
@@ -21,17 +24,27 @@ from lrpca.decompose import check_settings
 from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, rounding_level
-from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.matrices.dense import arithmetic_dtype
+from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked.large import is_dask
+from lrpca.matrices.chunked.matrix import ChunkedMatrix, native_dtype
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.solvers.methods import find_method
 from lrpca.tables.axes import principal_axes
 from lrpca.tables.bands import with_gaps
 from lrpca.tables.callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
-from lrpca.tables.checks import as_number, check_n_components, checked_weight
-from lrpca.tables.fit import RobustFit, Wanted, robust_fit
-from lrpca.tables.input import in_our_words, validated
-from lrpca.tables.model import RowModel
-from lrpca.tables.rows import FittedRows
+from lrpca.tables.fit import RobustFit, Settings, robust_fit
+from lrpca.tables.input import (
+    check_table,
+    checked_n_components,
+    checked_weight,
+    errors_in_our_words,
+    in_our_words,
+    is_stored,
+    of_tensor,
+    unwrapped,
+    validated,
+)
+from lrpca.tables.row_model import RowModel
 from lrpca.tables.streaming import SubspaceTracker
 
 _OFTEN_WANTED = "S is empty"
@@ -41,7 +54,7 @@ class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
     """A fit that stopped short: the warning of lrpca, and that of scikit-learn."""
 
 
-class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal component analysis of data with outlying entries and missing values.
 
     Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
@@ -164,12 +177,12 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         """
         with _unchanged_by_failure(self):
             Y = validated(self, X, reset=True, least_samples=2)
-            self._check_parameters(Y.shape)
+            settings = self._checked_settings(min(Y.shape))
             weight = checked_weight(sample_weight, Y.shape[0])
             self._stream: SubspaceTracker | None = None
             most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
             progress = FitProgress(self, X, most, self._attributes_of)
-            fit = self._fitted(Y, weight, progress)
+            fit = self._fitted(Y, replace(settings, callback=progress.solver_callback), weight)
         self._take(fit)
         progress.end()
         return self
@@ -212,18 +225,16 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         with _unchanged_by_failure(self):
             Y = validated(self, X, reset=first)
             if first:
-                self._check_parameters(None)
+                self._checked_settings(None)
             if self.method not in ("lrpca", "auto"):
                 raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
             weight = checked_weight(sample_weight, Y.shape[0])
             if getattr(self, "_stream", None) is None:
                 self._stream = self._new_stream()
             assert self._stream is not None
-            try:
+            with errors_in_our_words():
                 for start, rows in _portions(Y):
                     self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
-            except ValueError as error:
-                raise ValueError(in_our_words(str(error))) from None
         self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
         return self
 
@@ -240,34 +251,180 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         ndarray (n_samples, n_components)
             Of each row, whatever the others. A dask array of a dask array, computed when that is.
         """
-        return self._of_rows(X, RowModel.scores, RowModel.lazy_scores)
+        return self._of_rows(X, RowModel.scores)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the clean rows of which `transform` gave the coefficients.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_components)
+
+        Returns
+        -------
+        ndarray (n_samples, n_features)
+            A dask array of dask's scores.
+        """
+        model = self._row_model()
+        scores = unwrapped(X)
+        if is_stored(scores) and not is_dask(scores):
+            # Scores on disk are read whole: there are few of them beside the rows they make.
+            matrix = accept(scores)
+            scores = matrix.loaded().array if isinstance(matrix, ChunkedMatrix) else matrix.array
+        elif not is_dask(scores):
+            scores = np.asarray(of_tensor(scores))
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X.shape={scores.shape} does not have {self.n_components_} columns; pass what transform returned"
+            )
+        if scores.dtype.kind not in "biuf":
+            raise ValueError(f"X.dtype={scores.dtype} is not a real number type; pass what transform returned")
+        if not is_dask(scores):
+            return model.rows(scores)
+        dtype = np.result_type(scores.dtype, self.components_.dtype, self.mean_.dtype)
+        return _map_blocks(model.rows, scores, np.zeros((0, self.n_features_in_), dtype))
+
+    def decompose(self, X: Any) -> Decomposition:
+        """Split rows, of the training data or never seen, with the fitted components fixed.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            Or a dask or zarr array, HDF5 dataset, path, list of paths: read once, in bands of rows.
+
+        Returns
+        -------
+        Decomposition
+            Its ``low_rank`` are the clean rows, the centre included.
+        """
+        result: Decomposition = self._of_matrix(X, RowModel.decompose)
+        return result
+
+    def outlier_mask(self, X: Any) -> Any:
+        """Return which entries of rows are outliers.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of bool (n_samples, n_features)
+            Missing entries are none. A dask array where X is one, or is read in blocks.
+        """
+        rows = unwrapped(X)
+        found = self._of_rows(X, RowModel.outliers, np.zeros((0, self._row_model().mean.size), bool))
+        return found.rechunk({1: rows.chunks[1]}) if is_dask(rows) else found
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of rows: the higher, the more normal.
+
+        That of a Gaussian model as in `PCA.score_samples`, but residuals beyond three noise levels count by
+        ``9 (1 + log(d²/9σ²))`` in place of ``d²/σ²``: what one outlier costs is bounded in practice, and more outliers
+        cost more. Rows with missing entries are rated by those observed.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray (n_samples,)
+            A dask array of a dask array.
+        """
+        return self._of_rows(X, RowModel.log_likelihood, np.zeros(0))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of rows, see `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        y : None
+            Not used.
+
+        Returns
+        -------
+        float
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    @property
+    def low_rank_(self) -> Any:
+        """The training rows without outliers, noise and gaps."""
+        self._training("low_rank_")
+        return self._filled.low_rank
+
+    @property
+    def sparse_(self) -> Any:
+        """The outliers of the training rows."""
+        return self._training("sparse_").sparse
+
+    @property
+    def outliers_(self) -> Any:
+        """Where the training rows have outliers."""
+        return self._training("outliers_").outliers
+
+    def _training(self, name: str) -> Decomposition:
+        fitted = self.__dict__.get("_decomposition")
+        if fitted is None:
+            check_is_fitted(self, "components_")
+            raise AttributeError(f"{name} is of the rows given to fit; after partial_fit use decompose(X)")
+        if name != "low_rank_" and not fitted.has_data:
+            raise AttributeError(f"{name} needs the training data, which copies of a model lack; use decompose(X)")
+        return fitted  # type: ignore[no-any-return]
+
+    def _row_model(self) -> RowModel:
+        check_is_fitted(self, "components_")
+        unit = self._unit
+        return RowModel(
+            self.mean_ / unit,
+            self.components_,
+            self._variances,
+            self._noise_level / unit,
+            self._noise_variance,
+            self.outlier_threshold_ / unit,
+            unit,
+        )
+
+    def _of_rows(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any], empty: Any = None) -> Any:
+        """Return what is made of rows, lazily of a dask array; `empty` is that of no rows, scores by default."""
+        rows = unwrapped(X)
+        if not is_dask(rows):
+            return self._of_matrix(X, work)
+        model = self._row_model()
+        check_table(self, rows, reset=False)
+        if empty is None:
+            empty = np.zeros((0, self.n_components_), arithmetic_dtype(native_dtype(rows.dtype)))
+        return _map_blocks(partial(_of_block, work=partial(work, model), empty=empty), rows, empty)
+
+    def _of_matrix(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any]) -> Any:
+        """Return what is made of rows at once."""
+        model = self._row_model()
+        matrix = accept(validated(self, X, reset=False))
+        try:
+            with errors_in_our_words():
+                return work(model, matrix)
+        finally:
+            matrix.close()
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
-    def _check_parameters(self, shape: tuple[int, int] | None) -> None:
-        check_n_components(self.n_components, shape)
+    def _checked_settings(self, most: int | None) -> Settings:
+        """Return the parameters of a fit of at most so many components, or raise what is wrong with one."""
+        count = checked_n_components(self.n_components, "min(X.shape)", most)
         if not (isinstance(self.center, bool | np.bool_) or self.center == "median"):
             raise ValueError(f"center={self.center!r} is unknown; use True, False or 'median'")
-        # Narrow tables and streams do not come by the solver's own checks.
+        # Narrow tables and streams do not pass through the solver's own checks.
         check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
+        center = self.center if isinstance(self.center, str) else bool(self.center)
+        return Settings(count, center, self.schedule, self.method, self.tol, self.max_iter, self.random_state)
 
-    def _fitted(self, Y: Any, weight: Any, progress: FitProgress) -> RobustFit:
-        wanted = Wanted(
-            self.n_components if isinstance(self.n_components, str) else as_number(self.n_components),
-            self.center if isinstance(self.center, str) else bool(self.center),
-            self.schedule,
-            self.method,
-            self.tol,
-            self.max_iter,
-            self.random_state,
-            progress.solver_callback,
-        )
-        try:
-            fit = robust_fit(Y, wanted, weight)
-        except ValueError as error:
-            raise ValueError(in_our_words(str(error))) from None
+    def _fitted(self, Y: Any, settings: Settings, weight: Any) -> RobustFit:
+        with errors_in_our_words():
+            fit = robust_fit(Y, settings, weight)
         for category, message in fit.complaints:
             if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
                 continue
@@ -317,20 +474,21 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
             )
 
     def _new_stream(self) -> SubspaceTracker:
-        common: dict[str, Any] = {
-            "center": self.center,
-            "forgetting_factor": self.forgetting_factor,
-            "schedule": self.schedule,
-            "tol": self.tol,
-            "max_iter": self.max_iter,
-            "random_state": self.random_state,
-        }
-        if not hasattr(self, "components_"):
-            return SubspaceTracker(self.n_features_in_, self.n_components, **common)
-        values = self._values.astype(np.float64) * self._unit
-        return SubspaceTracker.from_model(
-            self.mean_, self.components_, values, self._total_weight, self._noise_level, **common
+        fitted = hasattr(self, "components_")
+        stream = SubspaceTracker(
+            self.n_features_in_,
+            max(1, self.n_components_) if fitted else self.n_components,
+            center=bool(self.center),
+            forgetting_factor=self.forgetting_factor,
+            schedule=self.schedule,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            random_state=self.random_state,
         )
+        if fitted:
+            values = self._values.astype(np.float64) * self._unit
+            stream.start_from(self.mean_, self.components_, values, self._total_weight, self._noise_level)
+        return stream
 
     def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
         """Set the attributes of a streaming fit."""
@@ -363,7 +521,7 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         unit = unit_of(float(np.abs(state.L).max()) * float(np.abs(state.R).max()))
         root = math.sqrt(unit)
         axes = principal_axes(state.L / root, state.R / root, center=self.center is True)
-        count = self.n_components if isinstance(self.n_components, str) else as_number(self.n_components)
+        count = checked_n_components(self.n_components, "min(X.shape)", None)
         if isinstance(count, int):
             axes = axes.first(count)
         variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
@@ -419,3 +577,16 @@ def _portions(Y: Any) -> Iterator[tuple[int, Any]]:
         Y.close()
     else:
         yield 0, Y.toarray() if hasattr(Y, "toarray") else Y
+
+
+def _map_blocks(work: Callable[[Any], Any], rows: Any, empty: Any) -> Any:
+    """Return ``work(block)`` of blocks of whole rows of a dask array as another one, of the kind of `empty`."""
+    whole = rows.rechunk({1: -1})
+    chunks = (whole.chunks[0], *((n,) for n in empty.shape[1:]))
+    drop = [1] if empty.ndim == 1 else []
+    return whole.map_blocks(work, dtype=empty.dtype, chunks=chunks, drop_axis=drop, meta=empty)
+
+
+def _of_block(block: Any, *, work: Callable[[DenseMatrix], Any], empty: Any) -> Any:
+    """Return what is made of some rows; filters of dask leave chunks without any."""
+    return work(accept(np.asarray(block))) if len(block) else empty

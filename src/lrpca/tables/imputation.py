@@ -22,12 +22,15 @@ import numpy as np
 
 from lrpca.core.factors import normal_form, product_norm
 from lrpca.core.linalg import eigh
+from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, draw_sample
 from lrpca.solvers.rows import row_quantile
 
+# Gaps of tables with fewer entries are filled by the posterior mean: it reads them up to forty times.
+_FILLED_BELOW = 1 << 22
 # Sweeps at most, and the change of X, in units of the noise, at which they end.
 _SWEEPS = 20
 _AT_REST = 0.01
@@ -73,23 +76,17 @@ class _Noise:
     outliers: float  # how many lie between one and two thresholds for each entry within
 
     @classmethod
-    def of(
-        cls,
-        sizes: Any,  # (m,) some residuals, in units of the noise of their rows and columns
-        sigma: float,
-        least: float,
-        ratio: float,
-    ) -> _Noise:
-        """Return the noise with the outliers counted; at least one is thought to be there."""
+    def of(cls, sizes: Any, sigma: float, least: float, ratio: float) -> _Noise:
+        """Count outliers among some residuals (m,), in units of the noise of their rows and columns: at least one."""
         inside = np.sum(sizes <= ratio * sigma)
         beyond = np.sum(sizes <= 2 * ratio * sigma) - inside
         return cls(sigma, least, ratio, max(1.0, float(beyond)) / max(1.0, float(inside)))
 
-    def clean(
-        self,
-        squares: Any,  # (m, n2) residuals in units of the noise, squared; infinite where missing
-    ) -> Any:
-        """Return how likely each entry is clean: half-normal |D| over outliers that are spread evenly, row by row."""
+    def clean(self, squares: Any) -> Any:
+        """Return how likely each entry is clean, given squared residuals (m, n2) in units of the noise, inf: missing.
+
+        The densities are a half-normal one and one of outliers that are spread evenly, row by row.
+        """
         kept = squares <= self.ratio**2
         inside = np.count_nonzero(kept, axis=1)
         beyond = np.count_nonzero(squares <= 4 * self.ratio**2, axis=1) - inside
@@ -97,6 +94,21 @@ class _Noise:
         density = (beyond + self.outliers) / ((inside + 1) * self.ratio)
         peak = math.sqrt(2 / math.pi) * np.exp(-0.5 * np.where(kept, squares, 0.0))
         return np.where(kept, peak / (peak + density[:, None]), 0.0)
+
+
+def with_filled_gaps(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
+    """Return the decomposition with the posterior mean as its low-rank part, where a small table has gaps."""
+    if math.prod(matrix.shape) >= _FILLED_BELOW or not _has_gaps(matrix):
+        return plain
+    L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
+    return plain.with_factors(*(factor.astype(matrix.result) for factor in normal_form(L, R)[:2]))
+
+
+def _has_gaps(matrix: DenseMatrix) -> bool:
+    return any(
+        bool((block != block).any()) or (mask is not None and not mask.all())
+        for _, block, mask in matrix.blocks(max(1, _PIECE // matrix.shape[1]))
+    )
 
 
 def posterior_mean(
@@ -108,42 +120,17 @@ def posterior_mean(
 ) -> tuple[Any, Any]:
     """Return factors of the posterior mean of the low-rank part, given what was observed and is no outlier.
 
-    Parameters
-    ----------
-    matrix : DenseMatrix
-        The data, of which some entries are missing.
-    L, R : ndarray (n1, r), (n2, r)
-        The low-rank part as fitted, ``X = L Rᵀ``. A centre is one of the components: its prior variance is large, and
-        rows of which nothing is known get the mean row.
-    noise : float
-        Noise level of the fit. At rounding, the factors come back as they are.
-    threshold : float
-        Residuals beyond are outliers. It follows the noise levels of rows and columns.
+    A centre is one of the components: its prior variance is large, and rows without any entry get the mean row. The
+    threshold of outliers follows the noise levels of rows and columns. With noise at rounding, the factors come back as
+    they are. Otherwise they are in double precision, components in no particular order.
 
-    Returns
-    -------
-    L, R : ndarray (n1, r), (n2, r)
-        In double precision, components in no particular order.
-
-    Notes
-    -----
-    A sweep is two reads of Y, and at most twenty are made. A covariance matrix (r, r) is held for every row and column.
+    A sweep is two passes over Y; at most twenty are made. A covariance matrix (r, r) is held for every row and column.
 
     References
     ----------
     .. [1] Y. J. Lim and Y. W. Teh, "Variational Bayesian approach to movie rating prediction", KDD Cup 2007.
     .. [2] G. K. Smyth, "Linear models and empirical Bayes methods...", Stat. Appl. Genet. Mol. Biol. 3, 2004: variances
        that are pooled by as much as they have in common.
-
-    Examples
-    --------
-    >>> from lrpca.matrices.dense import DenseMatrix
-    >>> from lrpca.testing import planted
-    >>> problem = planted((60, 50), rank=2, noise=0.1, missing=0.5, outlier_fraction=0.0, scale=1.0)
-    >>> U, values, Vt = np.linalg.svd(problem.X, full_matrices=False)
-    >>> L, R = posterior_mean(DenseMatrix(problem.Y), U[:, :2] * values[:2], Vt[:2].T, noise=0.1, threshold=0.5)
-    >>> L.shape, R.shape
-    ((60, 2), (50, 2))
     """
     n1, n2 = matrix.shape
     scale = product_norm(L, R) / math.sqrt(n1 * n2)
@@ -162,9 +149,9 @@ def posterior_mean(
             for take, side, other in ((matrix.take_rows, rows, columns), (matrix.take_columns, columns, rows)):
                 level = _Noise.of(_sizes(sample, rows, columns), sigma, least, threshold / noise)
                 sigma = max(least, _update(take, side, other, level, threads))
-            change = _distance(before, (rows.mean, columns.mean)) / math.sqrt(n1 * n2)
+            change = product_norm(np.hstack([rows.mean, before[0]]), np.hstack([columns.mean, -before[1]]))
             _learn_priors(rows, columns, sigma)
-            if change <= _AT_REST * sigma:
+            if change <= _AT_REST * sigma * math.sqrt(n1 * n2):
                 break
     finally:
         threads.close()
@@ -323,15 +310,7 @@ def _spread(side: _Side) -> Any:
     return centred.T @ centred / len(centred) + side.covariance.mean(axis=0)
 
 
-def _change_coordinates(
-    side: _Side,
-    change: Any,  # (r, r)
-) -> None:
+def _change_coordinates(side: _Side, change: Any) -> None:
     side.mean = side.mean @ change
     side.covariance = change.T @ side.covariance @ change
     side.prior_mean = side.mean.mean(axis=0)
-
-
-def _distance(before: tuple[Any, Any], after: tuple[Any, Any]) -> float:
-    """Return ‖L' R'ᵀ - L Rᵀ‖."""
-    return product_norm(np.hstack([after[0], before[0]]), np.hstack([after[1], -before[1]]))

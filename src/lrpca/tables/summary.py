@@ -1,7 +1,7 @@
-"""Rows without their outliers, and what is remembered of them: the two halves of following a stream.
+"""The two steps of following a stream of rows: clean them, and merge them with a summary of the past.
 
-A row is cleaned by fitting it to the present components; cleaned rows are merged with a summary of the past, a mean and
-diag(s) Vᵀ about it, as in incremental PCA.
+A row is cleaned by fitting it to the present components. The summary is a mean and diag(s) Vᵀ about it, as in
+incremental PCA.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import numpy as np
 
 from lrpca.core.linalg import eigh, svd
 from lrpca.core.weights import as_weights
+from lrpca.kernels.scale import residual_core
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.rows import row_quantile
+from lrpca.tables.row_model import RowModel
 
 _KEEP_SIGMAS = 5.0
 # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
@@ -35,7 +39,7 @@ def check_rows(
     weight: Any,  # (m,) or None
     n_features: int,
 ) -> tuple[Any, Any]:
-    """Return rows and weights as float64, without rows of no weight or no observed entry; refuse what is wrong."""
+    """Return rows and weights as float64, without rows of no weight or no observed entry; raise ValueError if wrong."""
     rows = np.asarray(rows)
     if rows.dtype.kind not in "biuf":
         raise ValueError(f"rows.dtype={rows.dtype} is not real; convert them, e.g. rows.astype(float)")
@@ -50,13 +54,13 @@ def check_rows(
     if weight.shape != (len(rows),):
         raise ValueError(f"weight.shape={weight.shape} does not fit; pass one number for each of {len(rows)} rows")
     weight = as_weights("weight", weight)
-    telling = (rows == rows).any(axis=1) & (weight > 0)
-    return rows[telling], weight[telling]
+    useful = (rows == rows).any(axis=1) & (weight > 0)
+    return rows[useful], weight[useful]
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What is remembered of cleaned rows: their weight, mean, and leading singular values and vectors about it.
+class Summary:
+    """Summary of cleaned rows: their weight, mean, and leading singular values and vectors about it.
 
     `share` is the share of each column's entries that were neither missing nor outliers; `rank` the number of
     components, where that was chosen from the data.
@@ -70,8 +74,8 @@ class Memory:
     rank: int | None = None
 
     @classmethod
-    def empty(cls, n2: int) -> Memory:
-        """Return the memory of nothing."""
+    def empty(cls, n2: int) -> Summary:
+        """Return the summary of no rows."""
         return cls(np.zeros(n2), np.zeros(0), np.zeros((0, n2)), 0.0, np.ones(n2))
 
     def fold(
@@ -83,8 +87,8 @@ class Memory:
         *,
         center: bool,
         size: int,
-    ) -> Memory:
-        """Return the memory with more rows, the past forgotten by `factor` per row, cut to `size` directions."""
+    ) -> Summary:
+        """Return the summary with more rows, the past forgotten by `factor` per row, cut to `size` directions."""
         past = factor ** len(rows)
         weight = weight * factor ** np.arange(len(rows) - 1, -1, -1)
         added, old = float(weight.sum()), past * self.weight
@@ -99,29 +103,22 @@ class Memory:
             parts.append(math.sqrt(old * added / total) * (centre - self.mean)[None])
         parts.append(np.sqrt(weight)[:, None] * rows)
         # The first rows have a direction less than there are rows.
-        values, V = leading(np.concatenate(parts), min(size, len(self.V) + len(rows) - (center and not self.weight)))
-        return Memory(mean, values, V, total, share, self.rank)
+        values, V = _leading(np.concatenate(parts), min(size, len(self.V) + len(rows) - (center and not self.weight)))
+        return Summary(mean, values, V, total, share, self.rank)
 
     def noise_edge(self, noise: float) -> float:
         """Return the singular value that noise alone would make; residuals were divided by the share of a column."""
         spread = noise / math.sqrt(max(float(self.share.mean()), LEAST_SHARE))
         return spread * (math.sqrt(self.weight) + math.sqrt(len(self.mean)))
 
-    def cut(self, size: int) -> Memory:
-        """Return the memory with fewer directions."""
-        return replace(self, values=self.values[:size], V=self.V[:size])
-
-    def shortened(self, rows: float) -> Memory:
-        """Return the memory with at most the weight of that many rows."""
+    def shortened(self, rows: float) -> Summary:
+        """Return the summary with at most the weight of that many rows."""
         part = min(1.0, rows / self.weight) if self.weight else 1.0
         return replace(self, values=math.sqrt(part) * self.values, weight=part * self.weight)
 
 
-def leading(
-    A: Any,  # (m, n2)
-    size: int,
-) -> tuple[Any, Any]:
-    """Return the leading singular values (q,) and right singular vectors (q, n2)."""
+def _leading(A: Any, size: int) -> tuple[Any, Any]:
+    """Return the leading singular values (q,) and right singular vectors (q, n2) of A (m, n2)."""
     if A.shape[1] <= 2 * len(A):
         _, values, V = svd(A, full_matrices=False)
         return values[:size], V[:size]
@@ -153,10 +150,8 @@ class Cleaned:
     rounding: float
     fitted: int
 
-    def core(self) -> float:
+    def noise(self) -> float:
         """Return the robust standard deviation of the residuals."""
-        from lrpca.kernels.scale import residual_core
-
         sizes = np.abs(self.residual[np.isfinite(self.residual)])
         freedom = 1 - self.fitted * len(self.residual) / len(sizes)
         return residual_core(sizes, self.rounding).sigma / math.sqrt(max(freedom, 0.1))
@@ -164,7 +159,7 @@ class Cleaned:
 
 def clean(
     rows: Any,  # (m, n2), NaN = missing
-    memory: Memory,
+    summary: Summary,
     noise: float,
     rank: int,
     typical: Typical | None = None,
@@ -175,17 +170,13 @@ def clean(
     So D is divided by the share of entries that are kept in a column: the sum over rows is then what it would be if
     all were there. With `typical` given, every row is on its own; else the rows themselves tell what is typical.
     """
-    from lrpca.matrices.dense import DenseMatrix
-    from lrpca.solvers.rows import row_quantile
-    from lrpca.tables.scores import row_scores
-
-    there = memory.values[:rank] > max(ABSENT * memory.values.max(initial=0.0), memory.noise_edge(noise))
-    V = memory.V[:rank][there]
+    there = summary.values[:rank] > max(ABSENT * summary.values.max(initial=0.0), summary.noise_edge(noise))
+    V = summary.V[:rank][there]
     fit = np.zeros(rows.shape)
-    centred = rows - memory.mean
+    centred = rows - summary.mean
     if len(V):
-        variances = memory.values[:rank][there] ** 2 / max(memory.weight, 1.0)
-        fit = row_scores(DenseMatrix(rows), memory.mean, V, variances, noise) @ V
+        variances = summary.values[:rank][there] ** 2 / max(summary.weight, 1.0)
+        fit = RowModel(summary.mean, V, variances, noise).exact_scores(DenseMatrix(rows)) @ V
     observed = rows == rows
     residual = np.where(observed, centred - fit, np.inf)
     sizes = np.where(observed, np.abs(residual), np.nan)
@@ -202,19 +193,14 @@ def clean(
     kept = np.abs(residual) <= limits
     here = kept.mean(axis=0) if typical is None else typical.share
     # Where more is kept now than before, what was rejected then is no reason to count it more.
-    share = np.maximum(np.maximum(memory.share, here), LEAST_SHARE)
-    values = memory.mean + fit + np.where(kept, residual, 0.0) / share
+    share = np.maximum(np.maximum(summary.share, here), LEAST_SHARE)
+    values = summary.mean + fit + np.where(kept, residual, 0.0) / share
     typical = Typical(level, columns, here)
     return Cleaned(values, kept, residual, levels, limits, typical, float(np.median(rounding)), len(V))
 
 
-def row_levels(
-    sizes: Any,  # (m, n2), NaN where missing
-    fitted: int,
-) -> Any:
-    """Return the noise level of each row from a low quantile of |D|, with `fitted` coefficients taken off."""
-    from lrpca.solvers.rows import row_quantile
-
+def row_levels(sizes: Any, fitted: int) -> Any:
+    """Return the noise level of rows with `fitted` coefficients, from a low quantile of |D| (m, n2), NaN: missing."""
     count = np.sum(sizes == sizes, axis=1)
     freedom = np.maximum(count - fitted, 1) / np.maximum(count, 1)
     return row_quantile(sizes, _QUANTILE) / _NORMAL_QUANTILE / np.sqrt(freedom)
