@@ -13,7 +13,6 @@ import lrpca.matrices.chunked.matrix
 import lrpca.tables.bands
 import lrpca.tables.centre
 from lrpca import RobustPCA
-from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.large import accept_large
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.tables.input import validated
@@ -147,24 +146,6 @@ def test_small_tables_are_read_at_once_and_nothing_differs(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("never_loaded")
-def test_fit_reads_in_blocks_and_bands(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = []
-    monkeypatch.setattr(lrpca.matrices.chunked.matrix, "_BAND", 1 << 14)
-    read = DaskBlocks.read
-
-    def watched(self: Any, rows: slice, columns: slice) -> Any:
-        largest.append((rows.stop - rows.start) * (columns.stop - columns.start))
-        return read(self, rows, columns)
-
-    monkeypatch.setattr(DaskBlocks, "read", watched)
-    X = da.from_array(table(2000), chunks=(100, 30))
-    model = RobustPCA(5).fit(X)
-    model.decompose(X)
-    model.outliers_.compute()
-    assert max(largest) <= (1 << 14) // 8 + 60
-
-
-@pytest.mark.usefixtures("never_loaded")
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_new_rows(kind: str, tmp_path: Path) -> None:
     model = RobustPCA(3).fit(table())
@@ -224,15 +205,6 @@ def test_inverse_transform_of_scores_on_disk(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.asarray(model.inverse_transform(stored(scores, kind, tmp_path))), expected)
     with pytest.raises(ValueError, match=r"X.shape=\(300, 2\) does not have 3 columns"):
         model.inverse_transform(da.from_array(scores[:, :2]))
-
-
-@pytest.mark.usefixtures("never_loaded")
-@pytest.mark.parametrize("shape", ((300, 60), (1500, 12)), ids=("wide", "narrow"))
-def test_weights(shape: tuple[int, int]) -> None:
-    Y = table(*shape)
-    weight = np.random.default_rng(0).uniform(0.2, 2.0, len(Y))
-    X = da.from_array(Y, chunks=(150, -1))
-    assert_same(RobustPCA(3).fit(X, sample_weight=weight), RobustPCA(3).fit(Y, sample_weight=weight), 1e-4)
 
 
 @pytest.mark.usefixtures("never_loaded")

@@ -35,22 +35,16 @@ def as_matrix(Y: Any) -> DenseMatrix:
     return ChunkedMatrix(Y.source) if isinstance(Y, ChunkedMatrix) else accept(Y)
 
 
-def rows_of(
-    Y: Any,  # (n1, n2)
-    rows: Any,  # (m,) int
-) -> Any:
-    """Return some rows of a table in memory, NaN where missing."""
+def rows_of(Y: Any, rows: Any) -> Any:
+    """Return rows of a table, by indices (m,), in memory, NaN where missing."""
     if not isinstance(Y, ChunkedMatrix):
         return Y[rows]
     part = Y.take_rows(rows)
     return with_gaps(part.array, part.mask)
 
 
-def with_gaps(
-    values: Any,  # (m, n2)
-    mask: Any,  # (m, n2) bool, or None
-) -> Any:
-    """Return the values with NaN where the mask hides them."""
+def with_gaps(values: Any, mask: Any) -> Any:
+    """Return the values (m, n2) with NaN where the mask, if any, is False."""
     if mask is None or mask.all():
         return values
     dtype = values.dtype if values.dtype.kind == "f" else np.result_type(values.dtype, np.float32)
@@ -106,11 +100,8 @@ def in_blocks(Y: Any) -> ChunkedMatrix:
     return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
 
 
-def only_rows(
-    matrix: ChunkedMatrix,  # (n1, n2)
-    rows: Any,  # (m,) int, rising
-) -> ChunkedMatrix:
-    """Return some rows of a table, which are picked whenever a block is read."""
+def only_rows(matrix: ChunkedMatrix, rows: Any) -> ChunkedMatrix:
+    """Return rows of a table, by rising indices (m,), which are picked whenever a block is read."""
     source = matrix.source
     if isinstance(source, DaskBlocks):
         array, mask = source.as_dask()

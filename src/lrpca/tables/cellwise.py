@@ -73,26 +73,12 @@ _USED = 0
 
 @dataclass(frozen=True)
 class CellwiseMoments:
-    """Mean and covariance without outlying cells and rows.
+    """Mean and covariance without outlying cells and rows."""
 
-    Attributes
-    ----------
-    mean : ndarray (n2,)
-        Zero where none was asked for, and for columns without any observed cell.
-    covariance : ndarray (n2, n2)
-        Divided by ``n - 1``, or by ``n`` without a centre; zero for constant and empty columns.
-    rows_used : ndarray (n1,)
-        False: an outlying row, one of weight 0, or one without observed cells.
-    converged : bool
-        Whether flags and moments no longer changed.
-    n_iter : int
-        Rounds.
-    """
-
-    mean: Any
-    covariance: Any
-    rows_used: Any
-    converged: bool
+    mean: Any  # (n2,), zero without a centre, and for columns without any observed cell
+    covariance: Any  # (n2, n2), divided by n - 1, or by n without a centre; zero for constant and empty columns
+    rows_used: Any  # (n1,) bool, False: an outlying row, one of weight 0, or one without observed cells
+    converged: bool  # whether flags and moments no longer changed
     n_iter: int
 
     def axes(self) -> tuple[Any, Any]:
@@ -103,34 +89,25 @@ class CellwiseMoments:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Standardised rows: Z (m, p), 0 where no cell is to be used; weight (m,); tied (p,).
+    """Standardised rows; states and kinds change from round to round, see the kernel."""
 
-    The states of the cells (m, p) and the kinds of the rows (m,) change from round to round; see the kernel.
-    """
-
-    Z: Any
-    states: Any
-    kinds: Any
-    weight: Any
-    tied: Any
+    Z: Any  # (m, p), 0 where no cell is to be used
+    states: Any  # (m, p), of the cells
+    kinds: Any  # (m,), of the rows
+    weight: Any  # (m,)
+    tied: Any  # (p,)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Robust centre and scale of the columns (n2,); scale 0: constant, or without any observed cell.
+    """Robust centre and scale of the columns."""
 
-    Most cells of `tied` columns are equal: a count, an indicator. There is no typical residual then.
-    """
+    centre: Any  # (n2,)
+    scale: Any  # (n2,), 0: constant, or without any observed cell
+    tied: Any  # (n2,) bool: most cells are equal, as of an indicator, and there is no typical residual
 
-    centre: Any
-    scale: Any
-    tied: Any
-
-    def standardised(
-        self,
-        Y: Any,  # (m, n2)
-        weight: Any,  # (m,)
-    ) -> _Cells:
+    def standardised(self, Y: Any, weight: Any) -> _Cells:
+        """Return rows Y (m, n2) of some weights (m,), without constant and empty columns."""
         live = self.scale > 0
         Z = (Y[:, live] - self.centre[live]) / self.scale[live]
         missing, gross = Z != Z, np.abs(Z) > _GROSS
@@ -246,12 +223,8 @@ def _chosen_rows(weight: Any) -> tuple[Any, Any]:
     return chosen, counts.astype(np.float64)
 
 
-def _columns(
-    Y: Any,  # (m, n2)
-    weight: Any,  # (m,)
-    center: bool,
-) -> _Columns:
-    """Return medians and median absolute deviations."""
+def _columns(Y: Any, weight: Any, center: bool) -> _Columns:
+    """Return medians and median absolute deviations of rows Y (m, n2) of some weights (m,)."""
     Y = np.asarray(Y, np.float64)
     centre = column_medians(Y, weight) if center else np.zeros(Y.shape[1])
     size = np.abs(Y - centre)
@@ -268,13 +241,7 @@ def _columns(
 
 
 def _band_moments(
-    band: DenseMatrix,  # (m, n2)
-    weight: Any,  # (m,)
-    *,
-    columns: _Columns,
-    model: _Model,
-    limits: _Limits,
-    threads: Threads,
+    band: DenseMatrix, weight: Any, *, columns: _Columns, model: _Model, limits: _Limits, threads: Threads
 ) -> tuple[Any, Any]:
     """Return the sums over some rows, and their kinds."""
     total: Any = (0.0, 0.0, 0.0)

@@ -46,11 +46,8 @@ def column_medians(
     return result
 
 
-def table_medians(
-    Y: Any,  # (n1, n2)
-    weight: Any,  # (n1,) or None
-) -> Any:
-    """Return the medians (n2,) of the columns; where the table is not in memory, those of some of its rows."""
+def table_medians(Y: Any, weight: Any) -> Any:
+    """Return the medians (n2,) of a table (n1, n2) of weighted rows; of one not in memory those of some rows."""
     if isinstance(Y, ChunkedMatrix):
         rows = _spread_rows(Y.shape)
         Y, weight = rows_of(Y, rows), None if weight is None else weight[rows]
@@ -72,11 +69,8 @@ def _spread_rows(shape: tuple[int, int]) -> Any:
     return steps if count == n1 else ((steps + steps * GOLDEN % 1.0) * (n1 / count)).astype(int)
 
 
-def without_centre(
-    Y: Any,  # (n1, n2)
-    offset: Any,  # (n2,)
-) -> Any:
-    """Return a table less a centre: a copy, in floating point; of a chunked matrix one that subtracts at every read."""
+def without_centre(Y: Any, offset: Any) -> Any:
+    """Return a table less a centre (n2,): a floating-point copy; a chunked matrix subtracts at every read."""
     if not isinstance(Y, ChunkedMatrix):
         dense = Y.toarray() if hasattr(Y, "toarray") else Y
         return np.subtract(dense, offset, dtype=_floating(dense.dtype))

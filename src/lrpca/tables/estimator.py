@@ -57,33 +57,33 @@ class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
 class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal component analysis of data with outlying entries and missing values.
 
-    Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
-    `sklearn.decomposition.PCA` would find without S. Rows never seen are projected robustly: `transform` solves for the
-    coefficients of each row with its outlying entries rejected and its missing ones (NaN) left out.
+    The model is ``X = 1 meanᵀ + scores components + S + noise``, where S is sparse and of any size. The components are
+    those that `sklearn.decomposition.PCA` would find without S. `transform` solves for the scores of each row by robust
+    regression, without its outlying and its missing (NaN) entries.
 
     Parameters
     ----------
     n_components : int, float or "auto"
-        How many components to keep: so many; as many as explain this share of the variance (between 0 and 1); or as
-        many as stand out of the noise.
+        Number of components; or the share of the variance, between 0 and 1, that they have to explain; or as many as
+        exceed the noise.
     center : bool or "median"
-        Where the components start from. True: the mean of the clean rows, found together with them. "median": the
-        median of every column, taken off first (this copies X; where X is read in blocks, or mapped and large, it does
-        not, and the medians are those of some of its rows if it has more than 2²⁴ entries). False: zero.
+        Origin of the components. True: the mean of the clean rows, found together with them. "median": the median of
+        every column, subtracted first. This copies X, unless X is read in blocks or is a large mapped file; then
+        medians are those of some rows if X has more than 2²⁴ entries. False: zero.
     schedule : Schedule, str or Path, optional
-        The numbers that steer the iteration, see `lrpca.decompose`.
+        Numbers of the iteration, see `lrpca.decompose`.
     method : str
         The solver, see `lrpca.decompose`.
     tol : float, optional
         Tolerance of the solver, see `lrpca.decompose`.
     max_iter : int, optional
-        Most iterations of the solver. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
+        Maximum number of iterations. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
         `tol`.
     random_state : int, RandomState or Generator, optional
-        Seed of what is sampled from large data; 0 unless given. Below 100 000 entries nothing is random.
+        Seed for sampling large data, 0 by default. Below 100 000 entries nothing is random.
     forgetting_factor : float or "auto"
-        For `partial_fit`: the weight that a row keeps with every row that comes after it, at most 1, which forgets
-        nothing. "auto" forgets when newer rows are better explained without the oldest.
+        For `partial_fit`: the weight that a row keeps with every later row, at most 1, which forgets nothing. "auto"
+        forgets when newer rows are better explained without the oldest.
 
     Attributes
     ----------
@@ -96,24 +96,23 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
     mean_ : ndarray (n_features,)
         Centre.
     noise_variance_ : float
-        Variance of what is neither explained nor an outlier.
+        Variance of the noise: what is neither explained nor an outlier.
     outlier_threshold_ : float
-        The residual beyond which an entry is an outlier.
+        Entries with a larger residual are outliers.
     n_components_, n_features_in_, n_samples_ : int
     feature_names_in_ : ndarray of str
         Where X had names of columns.
     low_rank_ : ndarray (n_samples, n_features)
-        The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
-        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks. Where X has
-        NaN, and less than 2²² entries, this is a posterior mean; the next two are of the plain fit.
+        Training rows with NaN imputed and outliers corrected. This and the next two are computed on first use, after
+        `fit` only, and are dask arrays if X was read in blocks. If X has NaN, and fewer than 2²² entries, this is a
+        posterior mean.
     sparse_ : ndarray (n_samples, n_features)
-        The outliers, zero elsewhere. There ``low_rank_ + sparse_`` is X, unless X has NaN: then they are of different
-        fits, and X is missed by as much as these differ.
+        Outliers of the plain fit, zero elsewhere. Without NaN, ``low_rank_ + sparse_`` is X at the outliers.
     outliers_ : ndarray of bool (n_samples, n_features)
-        Where they are.
+        True at the outliers.
     n_iter_, converged_, history_
-        Of the solver, see `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the
-        stream were solved.
+        See `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the stream were
+        solved.
 
     See Also
     --------
@@ -121,8 +120,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Notes
     -----
-    scikit-learn's callbacks are told of every iteration, where the installed version has them
-    (``RobustPCA().set_callbacks(ProgressBar())``).
+    Each iteration calls scikit-learn's callbacks, if its version has any: ``RobustPCA().set_callbacks(ProgressBar())``.
 
     Examples
     --------
@@ -163,12 +161,12 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing. Integers and single precision are read as they are, without a copy. Or a dask or zarr array,
-            HDF5 dataset, path, list of paths: read in blocks, into memory only where there are less than 2²² entries.
+            NaN is missing. Integers and single precision are not copied. A dask or zarr array, HDF5 dataset, path or
+            list of paths is read in blocks, or into memory if it has fewer than 2²² entries.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
-            A row of weight w counts like w equal rows.
+            A row of weight w counts as w equal rows.
 
         Returns
         -------
@@ -204,14 +202,14 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
-        """Learn from more rows: any number of them, in memory that does not grow.
+        """Learn from any number of further rows, in memory that does not grow.
 
-        Goes on from `fit` or earlier calls. Until enough rows have come there are fewer components than asked for.
+        Continues from `fit` or earlier calls. With too few rows there are fewer components than requested.
 
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing. What is read in blocks is taken band by band.
+            NaN is missing. Arrays that are read in blocks are read band by band.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
@@ -239,22 +237,22 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return the coefficients of rows on the components, with outlying entries rejected and NaN left out.
+        """Return the scores of rows on the components, by robust regression without outlying and missing entries.
 
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            Also what is read in blocks, see `fit`.
+            As in `fit`.
 
         Returns
         -------
         ndarray (n_samples, n_components)
-            Of each row, whatever the others. A dask array of a dask array, computed when that is.
+            Each row depends on that row of X alone. A lazy dask array if X is a dask array.
         """
         return self._of_rows(X, RowModel.scores)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the clean rows of which `transform` gave the coefficients.
+        """Return the clean rows that belong to scores.
 
         Parameters
         ----------
@@ -263,7 +261,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Returns
         -------
         ndarray (n_samples, n_features)
-            A dask array of dask's scores.
+            A lazy dask array if X is a dask array.
         """
         model = self._row_model()
         scores = unwrapped(X)
@@ -285,20 +283,19 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return _map_blocks(model.rows, scores, np.zeros((0, self.n_features_in_), dtype))
 
     def decompose(self, X: Any) -> Decomposition:
-        """Split rows, of the training data or never seen, with the fitted components fixed.
+        """Split rows, old or new, with the fitted components fixed.
 
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            Or a dask or zarr array, HDF5 dataset, path, list of paths: read once, in bands of rows.
+            As in `fit`; data that are not in memory are read once, in bands of rows.
 
         Returns
         -------
         Decomposition
-            Its ``low_rank`` are the clean rows, the centre included.
+            Its ``low_rank`` holds the clean rows, the centre included.
         """
-        result: Decomposition = self._of_matrix(X, RowModel.decompose)
-        return result
+        return self._of_matrix(X, RowModel.decompose)  # type: ignore[no-any-return]
 
     def outlier_mask(self, X: Any) -> Any:
         """Return which entries of rows are outliers.
@@ -310,7 +307,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Returns
         -------
         ndarray of bool (n_samples, n_features)
-            Missing entries are none. A dask array where X is one, or is read in blocks.
+            False where missing. A dask array if X is one, or is read in blocks.
         """
         rows = unwrapped(X)
         found = self._of_rows(X, RowModel.outliers, np.zeros((0, self._row_model().mean.size), bool))
@@ -319,9 +316,9 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def score_samples(self, X: Any) -> Any:
         """Return the log-likelihood of rows: the higher, the more normal.
 
-        That of a Gaussian model as in `PCA.score_samples`, but residuals beyond three noise levels count by
-        ``9 (1 + log(d²/9σ²))`` in place of ``d²/σ²``: what one outlier costs is bounded in practice, and more outliers
-        cost more. Rows with missing entries are rated by those observed.
+        The model is Gaussian as in `PCA.score_samples`, but a residual d beyond three noise levels σ costs
+        ``9 (1 + log(d²/9σ²))`` instead of ``d²/σ²``. So one outlier does not dominate its row, and several cost more
+        than one. Rows with missing entries are rated by their observed entries.
 
         Parameters
         ----------
@@ -330,7 +327,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Returns
         -------
         ndarray (n_samples,)
-            A dask array of a dask array.
+            A lazy dask array if X is a dask array.
         """
         return self._of_rows(X, RowModel.log_likelihood, np.zeros(0))
 
@@ -377,15 +374,8 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _row_model(self) -> RowModel:
         check_is_fitted(self, "components_")
         unit = self._unit
-        return RowModel(
-            self.mean_ / unit,
-            self.components_,
-            self._variances,
-            self._noise_level / unit,
-            self._noise_variance,
-            self.outlier_threshold_ / unit,
-            unit,
-        )
+        scales = self._noise_level / unit, self._noise_variance, self.outlier_threshold_ / unit, unit
+        return RowModel(self.mean_ / unit, self.components_, self._variances, *scales)
 
     def _of_rows(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any], empty: Any = None) -> Any:
         """Return what is made of rows, lazily of a dask array; `empty` is that of no rows, scores by default."""
@@ -531,12 +521,9 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
             "singular_values_": axes.singular_values * unit,
             "n_components_": len(axes.components),
             "explained_variance_": variances * unit * unit,
-            "_unit": unit,
-            "_variances": variances,
-            "_noise_level": 0.0,
-            "_noise_variance": 0.0,
             "noise_variance_": 0.0,
             "outlier_threshold_": math.inf,
+            **{"_unit": unit, "_variances": variances, "_noise_level": 0.0, "_noise_variance": 0.0},
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -557,7 +544,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
 @contextmanager
 def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
-    """Put back what a fit sets before it is sure to succeed, if it does not."""
+    """If a fit fails, restore the attributes that it has set."""
     names = ("n_features_in_", "feature_names_in_", "_stream")
     before = {name: value for name, value in estimator.__dict__.items() if name in names}
     try:

@@ -173,10 +173,7 @@ def _unit_of_table(table: Any) -> float:
     return unit_of(sample.values, arithmetic_dtype(table.dtype))
 
 
-def _rows_that_count(
-    table: Any,  # (n1, n2)
-    weight: Any,  # (n1,)
-) -> tuple[Any, Any]:
+def _rows_that_count(table: Any, weight: Any) -> tuple[Any, Any]:
     """Return the indices of the rows to use (None: all as they are) and their weights (None: all equal)."""
     if weight is None or (weight == 1).all():
         return None, None
@@ -213,10 +210,7 @@ def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     return _Solution(axes, noise, left, threshold, total, None, moments.n_iter, moments.converged, complaints)
 
 
-def _no_gap(
-    variances: Any,  # (n2,)
-    count: int,
-) -> list[Complaint]:
+def _no_gap(variances: Any, count: int) -> list[Complaint]:
     gap = math.sqrt(variances[count - 1] / max(float(variances[count]), float(np.finfo(float).tiny)))
     if gap >= CLEAR:
         return []
@@ -224,12 +218,8 @@ def _no_gap(
     return [(DiagnosisWarning, f"n_components='auto' {message}; look at explained_variance_ and give n_components")]
 
 
-def _count(
-    variances: Any,  # (n2,)
-    n_components: int | float | str,
-    rows: float,
-) -> int:
-    """Return how many axes to keep: so many, those that explain a share, or those that exceed the others."""
+def _count(variances: Any, n_components: int | float | str, rows: float) -> int:
+    """Return how many of all axes to keep: so many, those that explain a share, or those that exceed the others."""
     if isinstance(n_components, int):
         return n_components
     if not variances.any():

@@ -98,17 +98,13 @@ class _Noise:
 
 def with_filled_gaps(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
     """Return the decomposition with the posterior mean as its low-rank part, where a small table has gaps."""
-    if math.prod(matrix.shape) >= _FILLED_BELOW or not _has_gaps(matrix):
+    if math.prod(matrix.shape) >= _FILLED_BELOW:
+        return plain
+    blocks = matrix.blocks(max(1, _PIECE // matrix.shape[1]))
+    if not any((block != block).any() or (mask is not None and not mask.all()) for _, block, mask in blocks):
         return plain
     L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
     return plain.with_factors(*(factor.astype(matrix.result) for factor in normal_form(L, R)[:2]))
-
-
-def _has_gaps(matrix: DenseMatrix) -> bool:
-    return any(
-        bool((block != block).any()) or (mask is not None and not mask.all())
-        for _, block, mask in matrix.blocks(max(1, _PIECE // matrix.shape[1]))
-    )
 
 
 def posterior_mean(
@@ -174,14 +170,11 @@ def _start(L: Any, R: Any, noise: float) -> tuple[_Side, _Side]:
 
 
 def _measure_quantiles(take: Take, side: _Side, other: _Side, threads: Threads) -> None:
-    """Set first noise variances of rows by low quantiles of their residuals, which outliers cannot move.
-
-    A row that has a component almost to itself is fitted exactly in many entries, whatever its noise: a share of them
-    that is its leverage says nothing.
-    """
+    """Set first noise variances of rows by low quantiles of their residuals, which outliers cannot move."""
     n = len(side.mean)
     quantiles, counts = np.empty(n), np.empty(n)
-    # Columns of the factors are orthogonal at the start.
+    # A row that has a component almost to itself is fitted exactly in many entries, whatever its noise: a share of them
+    # that is its leverage says nothing. Columns of the factors are orthogonal at the start.
     leverage = np.minimum(_FREEST, np.sum(side.mean**2 / np.sum(side.mean**2, axis=0), axis=1))
     share = leverage + (1 - leverage) * _LOW
 
@@ -215,7 +208,7 @@ def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threa
         grams[:, upper[0], upper[1]] = grams[:, upper[1], upper[0]] = weight @ pairs
         weighted = weight * values
         sides = weighted @ other.mean
-        A, C = _solve(grams, sides, side.prior_mean, side.prior_variance)
+        A, C = _solve(grams, sides, side)
         # E Σ_j w_ij (y_ij - l_i · r_j)²: one for each clean entry, if the noise level is right.
         squares[rows] = np.sum(weighted * values, axis=1) - 2 * np.sum(A * sides, axis=1)
         squares[rows] += np.sum(grams * (A[:, :, None] * A[:, None, :] + C), axis=(1, 2))
@@ -229,7 +222,7 @@ def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threa
 
 
 def _parts(side: _Side, other: _Side) -> list[Any]:
-    """Return the rows of one factor in blocks, whatever the number of threads."""
+    """Return the rows of one factor in blocks."""
     n, count = len(side.mean), max(1, _PIECE // len(other.mean))
     return [np.arange(first, min(n, first + count)) for first in range(0, n, count)]
 
@@ -243,36 +236,25 @@ def _sizes(sample: Sample, rows: _Side, columns: _Side) -> Any:
 def _read(block: DenseMatrix) -> tuple[Any, Any]:
     """Return a block in double precision, 0 where missing, and where it was observed."""
     values = np.asarray(block.array, np.float64)
-    observed = values == values
-    if block.mask is not None:
-        observed &= block.mask
+    observed = values == values if block.mask is None else (values == values) & block.mask
     return np.where(observed, values, 0.0), observed
 
 
-def _solve(
-    grams: Any,  # (m, r, r) in units of the noise
-    sides: Any,  # (m, r)
-    prior_mean: Any,  # (r,)
-    prior_variance: Any,  # (r,)
-) -> tuple[Any, Any]:
-    """Return the posterior means (m, r) and covariances (m, r, r) of some rows."""
-    precision = grams + np.diag(1.0 / prior_variance)
+def _solve(grams: Any, sides: Any, side: _Side) -> tuple[Any, Any]:
+    """Return the posterior means (m, r) and covariances (m, r, r) of rows with Grams (m, r, r) and sides (m, r)."""
+    precision = grams + np.diag(1.0 / side.prior_variance)
     # Strong and weak components differ by many powers of ten; in units of their own nothing is lost.
     unit = 1.0 / np.sqrt(np.einsum("mkk->mk", precision))
     units = unit[:, :, None] * unit[:, None, :]
     covariance = np.linalg.inv(precision * units) * units
-    return np.einsum("mkl,ml->mk", covariance, sides + prior_mean / prior_variance), covariance
+    return np.einsum("mkl,ml->mk", covariance, sides + side.prior_mean / side.prior_variance), covariance
 
 
-def _noise_variances(
-    variances: Any,  # (n,)
-    freedom: Any,  # (n,) how many entries each is worth
-) -> tuple[Any, float]:
-    """Return the noise variances of rows, pooled, in units of a typical one, and that.
+def _noise_variances(variances: Any, freedom: Any) -> tuple[Any, float]:
+    """Return the noise variances of rows (n,), pooled, in units of a typical one, and that.
 
-    Rows of few entries are pooled with the others, the more the less these differ [2 of `posterior_mean`]: the spread
-    of log variances beyond chance gives the degrees of freedom of the prior. Where nothing is beyond, all rows have
-    the same.
+    Rows of little `freedom` (n,), worth few entries, are pooled with the others, the more the less these differ [2 of
+    `posterior_mean`]. The spread of log variances beyond chance gives the degrees of freedom of the prior.
     """
     common = float(np.sum(freedom * variances) / max(1.0, freedom.sum()))
     telling = freedom >= _FEW
@@ -289,10 +271,8 @@ def _noise_variances(
 
 
 def _learn_priors(rows: _Side, columns: _Side, sigma: float) -> None:
-    """Set the priors to the moments of the sides, in coordinates that make them N(μ, I) and N(μ, diag(γ)).
-
-    The coordinates are free, X = (L B⁻ᵀ)(R B)ᵀ; at their best, components that are not needed vanish in a few sweeps.
-    """
+    """Set the priors to the moments of the sides, in coordinates that make them N(μ, I) and N(μ, diag(γ))."""
+    # The coordinates are free, X = (L B⁻ᵀ)(R B)ᵀ; at their best, components that are not needed vanish in a few sweeps.
     left, right = _spread(rows), _spread(columns)
     values, vectors = eigh(left)
     root = np.sqrt(np.maximum(values, _ABSENT**2 * values[-1]))

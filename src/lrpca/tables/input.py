@@ -51,14 +51,10 @@ def is_stored(X: Any) -> bool:
     return known or is_path(X) or is_list_of_paths(X)
 
 
-def validated(
-    estimator: Any,
-    X: Any,  # (n_samples, n_features)
-    *,
-    reset: bool,
-    least_samples: int = 1,
-) -> Any:
+def validated(estimator: Any, X: Any, *, reset: bool, least_samples: int = 1) -> Any:
     """Return X as an array, a CSR matrix or a chunked matrix, neither copied nor read where it is one already."""
+    from sklearn.utils.validation import validate_data
+
     X = of_tensor(unwrapped(X))
     if is_stored(X):
         try:
@@ -70,19 +66,28 @@ def validated(
             check_table(estimator, matrix, reset=reset, least_samples=least_samples)
             return matrix
         X = matrix.array
-    return _in_memory(estimator, X, reset=reset, least_samples=least_samples)
+    if isinstance(X, np.ma.MaskedArray):
+        X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
+    plain = type(X) in (np.ndarray, np.memmap) and X.dtype.kind in "biuf"
+    # Whether entries are finite is seen by the first read of the solver.
+    Y = validate_data(
+        estimator,
+        X,
+        accept_sparse="csr",
+        dtype="numeric",
+        ensure_all_finite=False if plain else "allow-nan",
+        ensure_min_samples=least_samples,
+        reset=reset,
+    )
+    if Y.dtype != bool:
+        return Y
+    return Y.astype(np.uint8) if hasattr(Y, "tocsr") else Y.view(np.uint8)
 
 
-def check_table(
-    estimator: Any,
-    X: Any,  # (n_samples, n_features): shape and dtype are all that is looked at
-    *,
-    reset: bool,
-    least_samples: int = 1,
-) -> None:
+def check_table(estimator: Any, X: Any, *, reset: bool, least_samples: int = 1) -> None:
     """Raise ValueError where a table that is read in blocks does not fit the estimator; set its number of features.
 
-    Whether the entries are finite is seen when they are read.
+    Only the shape and the dtype are checked here. Infinite entries raise when they are read.
     """
     if len(X.shape) != 2:
         raise ValueError(f"X.ndim={len(X.shape)} is not 2; reshape to (samples, features)")
@@ -113,27 +118,6 @@ def of_tensor(X: Any) -> Any:
         )
     check_kind(X, "X")
     return host_array(X)
-
-
-def _in_memory(estimator: Any, X: Any, *, reset: bool, least_samples: int) -> Any:
-    from sklearn.utils.validation import validate_data
-
-    if isinstance(X, np.ma.MaskedArray):
-        X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
-    plain = type(X) in (np.ndarray, np.memmap) and X.dtype.kind in "biuf"
-    # Whether entries are finite is seen by the first read of the solver.
-    Y = validate_data(
-        estimator,
-        X,
-        accept_sparse="csr",
-        dtype="numeric",
-        ensure_all_finite=False if plain else "allow-nan",
-        ensure_min_samples=least_samples,
-        reset=reset,
-    )
-    if Y.dtype != bool:
-        return Y
-    return Y.astype(np.uint8) if hasattr(Y, "tocsr") else Y.view(np.uint8)
 
 
 def in_our_words(message: str) -> str:

@@ -40,29 +40,14 @@ _WILD = 1e8
 
 @dataclass(frozen=True)
 class RowModel:
-    """Affine space of the clean rows, and the scales that tell outliers.
+    """Affine space of the clean rows, and the scales that tell outliers; all in units of `unit`, unlike the rows."""
 
-    Attributes
-    ----------
-    mean : ndarray (n2,)
-    components : ndarray (k, n2)
-        Orthonormal rows.
-    variances : ndarray (k,)
-        Along the components.
-    noise_level : float
-    noise_variance : float
-    threshold : float
-        Larger residuals are outliers.
-    unit : float
-        All of the above are in units of this. Rows and scores are not.
-    """
-
-    mean: Any
-    components: Any
-    variances: Any
+    mean: Any  # (n2,)
+    components: Any  # (k, n2) orthonormal rows
+    variances: Any  # (k,) along the components
     noise_level: float
     noise_variance: float = 0.0
-    threshold: float = math.inf
+    threshold: float = math.inf  # larger residuals are outliers
     unit: float = 1.0
 
     def scores(self, matrix: DenseMatrix) -> Any:

@@ -22,6 +22,7 @@ from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
 from lrpca.tables.input import checked_n_components
 from lrpca.tables.summary import (
     ABSENT,
+    Rows,
     Summary,
     Typical,
     check_rows,
@@ -82,16 +83,10 @@ class SubspaceTracker:
 
     Attributes
     ----------
-    mean : ndarray (n2,)
-    components : ndarray (k, n2)
-        Orthonormal rows, the strongest first; the largest entry of each is positive. Fewer than n_components as long as
-        there are too few rows.
-    singular_values : ndarray (k,)
-        Of the centred, cleaned, weighted rows.
-    n_rows_seen, effective_rows : float
-        Sum of the weights of all rows, and of what is still remembered of it.
-    noise_level : float
-        Robust standard deviation of what the components leave.
+    n_rows_seen : float
+        Sum of the weights of all rows.
+    converged : bool or None
+        Whether the first block was solved; None until there is one.
 
     Notes
     -----
@@ -140,7 +135,6 @@ class SubspaceTracker:
         rank = self.n_components if isinstance(self.n_components, int) else "auto"
         self._settings = Settings(rank, self.center, schedule, tol=tol, max_iter=max_iter, random_state=random_state)
         self.n_rows_seen = 0.0
-        # Whether the first block was solved; None until there is one.
         self.converged: bool | None = None
         # The published summary, the short one of "auto", and the noise level, at the last end of a block.
         self._long: Summary | None = None
@@ -157,7 +151,7 @@ class SubspaceTracker:
         # What rows are divided by, so that their squares are numbers; known once there are rows.
         self._unit: float | None = None
         # Pending rows that are cleaned already, and the summary with them.
-        self._pending: tuple[Any, Any] | None = None
+        self._pending: Rows | None = None
         self._present: Summary | None = None
 
     def start_from(
@@ -188,7 +182,7 @@ class SubspaceTracker:
 
     @property
     def components(self) -> Any:
-        """Orthonormal components, (k, n2)."""
+        """Orthonormal components (k, n2), strongest first, the largest entry of each positive; fewer with few rows."""
         components, _ = with_fixed_signs(self._now().V[: self._count()])
         return components
 
@@ -199,7 +193,7 @@ class SubspaceTracker:
 
     @property
     def effective_rows(self) -> float:
-        """Sum of the weights that rows have kept."""
+        """Sum of the weights of all rows, as far as they are not forgotten."""
         return self._now().weight
 
     @property
@@ -215,11 +209,7 @@ class SubspaceTracker:
         """Return the noise level of all components that are followed."""
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
-    def update(
-        self,
-        rows: Any,  # (m, n2), NaN = missing
-        weight: Any = None,  # (m,)
-    ) -> None:
+    def update(self, rows: Any, weight: Any = None) -> None:
         """Learn from more rows, of any number.
 
         Parameters
@@ -287,26 +277,23 @@ class SubspaceTracker:
                 self._early = (first, *self._solve(self._rows[:first], self._weight[:first], limit)[:2])
                 self._pending = None
             _, base, noise = self._early
-        values, kept = self._pending or (self._rows[:0], np.zeros((0, self.n_features), bool))
+        values, kept = self._pending or Rows(self._rows[:0], np.zeros((0, self.n_features), bool))
         start = first + len(values)
         if start < len(self._rows):
             typical = self._typical or Typical(math.inf, np.ones(self.n_features), base.share)
-            fresh = clean(self._rows[start:], base, noise, self._rank(base), typical)
+            fresh = clean(self._rows[start:], base, noise, self._rank(base), typical).rows
             values, kept = np.concatenate([values, fresh.values]), np.concatenate([kept, fresh.kept])
-            self._pending = values, kept
+            self._pending = Rows(values, kept)
         if not len(values):
             return base
         # For show only: the directions to spare are not needed.
-        return self._fold(base, values, kept, self._weight[first:], self._factor(), self._rank(base))
+        return self._fold(base, Rows(values, kept), self._weight[first:], size=self._rank(base))
 
-    def _factor(self) -> float:
-        return 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
-
-    def _fold(
-        self, summary: Summary, values: Any, kept: Any, weight: Any, factor: float, size: int | None = None
-    ) -> Summary:
+    def _fold(self, summary: Summary, rows: Rows, weight: Any, factor: float | None = None, size: int = 0) -> Summary:
+        if factor is None:
+            factor = 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
         size = size or 2 * self._rank(summary) + _SPARE
-        return summary.fold(values, kept, weight, factor, center=self.center, size=size)
+        return summary.fold(rows, weight, factor, center=self.center, size=size)
 
     def _finish_block(self) -> None:
         rows, weight = self._rows, self._weight
@@ -360,12 +347,10 @@ class SubspaceTracker:
             self._goal = max(self._first_length(), len(self._rows) + 1)
             return
         # Cleaned once more, with what was learned from the block itself.
-        factor = self._factor()
-        learned = self._fold(self._long, predicted.values, predicted.kept, weight, factor)
-        cleaned = clean(rows, learned, self._noise, rank)
-        self._long = self._fold(self._long, cleaned.values, cleaned.kept, weight, factor)
+        cleaned = clean(rows, self._fold(self._long, predicted.rows, weight), self._noise, rank)
+        self._long = self._fold(self._long, cleaned.rows, weight)
         if self._short is not None:
-            self._short = self._fold(self._short, cleaned.values, cleaned.kept, weight, 1 - 1 / self._short_rows())
+            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows())
         self._typical = cleaned.typical
         self._noise = math.sqrt((1 - _NOISE_GAIN) * self._noise**2 + _NOISE_GAIN * cleaned.noise() ** 2)
 
@@ -378,9 +363,7 @@ class SubspaceTracker:
 
     def _explains_better(self, rows: Any, weight: Any, level: float) -> bool:
         """Return whether the rows have a subspace of their own that leaves much less than `level`."""
-        if not self._is_enough(rows):
-            return False
-        return self._solve(rows, weight, self._settings.max_iter)[1] < _MUCH_LESS * level
+        return self._is_enough(rows) and self._solve(rows, weight, self._settings.max_iter)[1] < _MUCH_LESS * level
 
     def _is_enough(self, rows: Any) -> bool:
         """Return whether there are rows and columns enough to tell outliers from the others."""
@@ -398,15 +381,15 @@ class SubspaceTracker:
         if self._is_enough(rows):
             settings = replace(self._settings, max_iter=max_iter)
             fit = robust_fit(rows, settings, weight, allow_empty=True)
-            values, kept = clean_first(rows, fit.decomposition.low_rank, fit.outlier_threshold)
+            cleaned = clean_first(rows, fit.decomposition.low_rank, fit.outlier_threshold)
             noise, converged = fit.noise_level, fit.converged
         else:
-            values, kept = fill_gaps(rows, weight)
+            cleaned = fill_gaps(rows, weight)
         size = 2 * rank + _SPARE if known else min(rows.shape)
         useful = self._is_useful(rows, rank)
         if useful.any():
-            values, kept, weight = values[useful], kept[useful], weight[useful]
-        summary = Summary.empty(self.n_features).fold(values, kept, weight, 1.0, center=self.center, size=size)
+            cleaned, weight = Rows(cleaned.values[useful], cleaned.kept[useful]), weight[useful]
+        summary = Summary.empty(self.n_features).fold(cleaned, weight, 1.0, center=self.center, size=size)
         if not known:
             least = max(_EXCEEDS * summary.noise_edge(noise), ABSENT * summary.values.max(initial=0.0))
             found = max(1, int(np.count_nonzero(summary.values > least)))

@@ -34,11 +34,7 @@ _ROUNDING = 64 * float(np.finfo(float).eps)
 _TINY = float(np.finfo(float).tiny)
 
 
-def check_rows(
-    rows: Any,  # (m, n2), NaN = missing
-    weight: Any,  # (m,) or None
-    n_features: int,
-) -> tuple[Any, Any]:
+def check_rows(rows: Any, weight: Any, n_features: int) -> tuple[Any, Any]:
     """Return rows and weights as float64, without rows of no weight or no observed entry; raise ValueError if wrong."""
     rows = np.asarray(rows)
     if rows.dtype.kind not in "biuf":
@@ -58,37 +54,32 @@ def check_rows(
     return rows[useful], weight[useful]
 
 
+class Rows(NamedTuple):
+    """Rows without outliers and gaps, and which of their entries were kept."""
+
+    values: Any  # (m, n2)
+    kept: Any  # (m, n2) bool
+
+
 @dataclass(frozen=True)
 class Summary:
-    """Summary of cleaned rows: their weight, mean, and leading singular values and vectors about it.
-
-    `share` is the share of each column's entries that were neither missing nor outliers; `rank` the number of
-    components, where that was chosen from the data.
-    """
+    """Summary of cleaned rows: their weight, mean, and leading singular values and vectors about it."""
 
     mean: Any  # (n2,)
     values: Any  # (q,)
     V: Any  # (q, n2) orthonormal rows
     weight: float
-    share: Any  # (n2,)
-    rank: int | None = None
+    share: Any  # (n2,) of the entries of each column that were neither missing nor outliers
+    rank: int | None = None  # number of components, where it was chosen from the data
 
     @classmethod
     def empty(cls, n2: int) -> Summary:
         """Return the summary of no rows."""
         return cls(np.zeros(n2), np.zeros(0), np.zeros((0, n2)), 0.0, np.ones(n2))
 
-    def fold(
-        self,
-        rows: Any,  # (m, n2) cleaned
-        kept: Any,  # (m, n2) bool
-        weight: Any,  # (m,)
-        factor: float,
-        *,
-        center: bool,
-        size: int,
-    ) -> Summary:
+    def fold(self, cleaned: Rows, weight: Any, factor: float, *, center: bool, size: int) -> Summary:
         """Return the summary with more rows, the past forgotten by `factor` per row, cut to `size` directions."""
+        rows, kept = cleaned
         past = factor ** len(rows)
         weight = weight * factor ** np.arange(len(rows) - 1, -1, -1)
         added, old = float(weight.sum()), past * self.weight
@@ -139,10 +130,9 @@ class Typical(NamedTuple):
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Rows without outliers and gaps, and how they were found."""
+    """Cleaned rows, and how they were found."""
 
-    values: Any  # (m, n2)
-    kept: Any  # (m, n2) bool
+    rows: Rows
     residual: Any  # (m, n2), inf where missing
     levels: Any  # (m,) noise level of each row
     limits: Any  # (m, n2), beyond them are outliers
@@ -157,14 +147,8 @@ class Cleaned:
         return residual_core(sizes, self.rounding).sigma / math.sqrt(max(freedom, 0.1))
 
 
-def clean(
-    rows: Any,  # (m, n2), NaN = missing
-    summary: Summary,
-    noise: float,
-    rank: int,
-    typical: Typical | None = None,
-) -> Cleaned:
-    """Replace outliers and missing entries of rows by what the components make of the others.
+def clean(rows: Any, summary: Summary, noise: float, rank: int, typical: Typical | None = None) -> Cleaned:
+    """Replace outliers and missing entries of rows (m, n2) by what the components make of the others.
 
     Entries that are kept depart from the fit by D; those replaced do not, and would hold the components where they are.
     So D is divided by the share of entries that are kept in a column: the sum over rows is then what it would be if
@@ -196,7 +180,7 @@ def clean(
     share = np.maximum(np.maximum(summary.share, here), LEAST_SHARE)
     values = summary.mean + fit + np.where(kept, residual, 0.0) / share
     typical = Typical(level, columns, here)
-    return Cleaned(values, kept, residual, levels, limits, typical, float(np.median(rounding)), len(V))
+    return Cleaned(Rows(values, kept), residual, levels, limits, typical, float(np.median(rounding)), len(V))
 
 
 def row_levels(sizes: Any, fitted: int) -> Any:
@@ -220,24 +204,17 @@ def compare(first: Cleaned, second: Cleaned, size: float) -> Any:
     return np.log(squares[0] / squares[1])
 
 
-def clean_first(
-    rows: Any,  # (m, n2), NaN = missing
-    low_rank: Any,  # (m, n2)
-    threshold: Any,
-) -> tuple[Any, Any]:
-    """Return rows that were solved as a batch, cleaned as `clean` does, and which entries were kept."""
+def clean_first(rows: Any, low_rank: Any, threshold: Any) -> Rows:
+    """Return rows (m, n2) that were solved as a batch, cleaned as `clean` does."""
     residual = np.where(rows == rows, rows - low_rank, np.inf)
     kept = np.abs(residual) <= threshold
     share = np.maximum(kept.mean(axis=0), LEAST_SHARE)
-    return low_rank + np.where(kept, residual, 0.0) / share, kept
+    return Rows(low_rank + np.where(kept, residual, 0.0) / share, kept)
 
 
-def fill_gaps(
-    rows: Any,  # (m, n2), NaN = missing
-    weight: Any,  # (m,)
-) -> tuple[Any, Any]:
-    """Return rows too few to tell outliers, with column means for what is missing, and which entries were there."""
+def fill_gaps(rows: Any, weight: Any) -> Rows:
+    """Return rows (m, n2) that are too few to tell outliers, with column means for missing entries."""
     there = rows == rows
     total = weight @ there
     means = weight @ np.where(there, rows, 0.0) / np.where(total > 0, total, 1.0)
-    return np.where(there, rows, means), there
+    return Rows(np.where(there, rows, means), there)
