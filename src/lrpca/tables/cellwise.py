@@ -281,7 +281,7 @@ def _run_rounds(cells: _Cells, wide: _Limits, center: bool, threads: Threads) ->
     while not converged and rounds < _MOST_ROUNDS:
         rounds += 1
         if rounds == _SETTLE_ROUNDS:
-            # Flags that come and go would do so for ever: from now on they only go.
+            # Flags that come and go would never settle: from now on they are only removed.
             wide = replace(wide, inside=np.inf)
         before, last = cells.states.copy(), model
         model, residuals = _round(cells, model, wide if at_wide else limits, center, threads)

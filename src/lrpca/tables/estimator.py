@@ -415,7 +415,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def _fitted(self, Y: Any, settings: Settings, weight: Any) -> RobustFit:
         with errors_in_our_words():
             fit = robust_fit(Y, settings, weight)
-        for category, message in fit.complaints:
+        for category, message in fit.warnings:
             if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
                 continue
             kind = FitConvergenceWarning if category is ConvergenceWarning else category

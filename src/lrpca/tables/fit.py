@@ -85,7 +85,7 @@ class _Solution:
     low_rank: Decomposition | None
     n_iter: int
     converged: bool
-    complaints: list[Complaint]
+    warnings: list[Complaint]
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     components, variances = moments.axes()
     total = float((np.ones(n1) if weight is None else weight)[moments.rows_used].sum())
     count = _count(variances, settings.n_components, total)
-    complaints = _no_gap(variances, count) if isinstance(settings.n_components, str) and count < n2 else []
+    warnings = _no_gap(variances, count) if isinstance(settings.n_components, str) and count < n2 else []
     left = float(variances[count:].mean()) if count < n2 else 0.0
     components, variances = components[:count], variances[:count]
     largest = float(np.abs(moments.mean).max() + math.sqrt(variances[0]))
@@ -206,8 +206,8 @@ def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     threshold = max(outlier_threshold(noise, matrix.stored, 0.0), _accuracy(matrix, axes))
     if not moments.converged:
         message = f"the cells that count as outliers kept changing for {moments.n_iter} rounds; there may be too "
-        complaints.append((ConvergenceWarning, f"not converged: {message}few rows, or too many missing entries"))
-    return _Solution(axes, noise, left, threshold, total, None, moments.n_iter, moments.converged, complaints)
+        warnings.append((ConvergenceWarning, f"not converged: {message}few rows, or too many missing entries"))
+    return _Solution(axes, noise, left, threshold, total, None, moments.n_iter, moments.converged, warnings)
 
 
 def _no_gap(variances: Any, count: int) -> list[Complaint]:
@@ -236,13 +236,13 @@ def _count(variances: Any, n_components: int | float | str, rows: float) -> int:
 
 def _wide(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     """Return the axes of a table of many columns, from its low-rank part."""
-    low_rank, complaints = _low_rank(matrix, settings, weight)
+    low_rank, warnings = _low_rank(matrix, settings, weight)
     axes, counted = _axes_of(matrix, low_rank, settings, weight)
     if low_rank is not None and _is_centre_idle(matrix, axes, low_rank, settings, counted):
         # The component for the centre may have gone to some outliers: does the table need it?
-        without, other_complaints = _low_rank(matrix, settings, weight, for_centre=0)
+        without, other_warnings = _low_rank(matrix, settings, weight, for_centre=0)
         if without is not None and _explains_as_much(matrix, without, low_rank):
-            low_rank, complaints = without, other_complaints
+            low_rank, warnings = without, other_warnings
             axes, counted = _axes_of(matrix, low_rank, settings, weight)
     axes, noise, threshold = _completed(matrix, axes, low_rank, settings, counted)
     total = _total(matrix, counted)
@@ -250,7 +250,7 @@ def _wide(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     # As PCA counts it: what is left of the variance, by direction that is left.
     left = noise**2 * total * n2 / (max(total - 1, 1) * free) if free else 0.0
     n_iter, converged = (1, True) if low_rank is None else (low_rank.n_iter, low_rank.converged)
-    return _Solution(axes, noise, left, threshold, total, low_rank, n_iter, converged, complaints)
+    return _Solution(axes, noise, left, threshold, total, low_rank, n_iter, converged, warnings)
 
 
 def _axes_of(

@@ -1,12 +1,12 @@
 """Missing entries: the posterior mean of the low-rank part, which is shrunk where little was observed.
 
-A least-squares fit of many components to few entries of a row fits their noise, and what it says of the others is
-worthless. So rows and columns are given priors that are learned from all of them, and noise levels of their own, by
-variational Bayes (Bishop 1999; Lim and Teh 2007), with the outliers left out:
+A least-squares fit of many components to few entries of a row fits their noise, and predicts the other entries badly.
+So rows and columns get priors that are learned from all of them, and noise levels of their own, by variational Bayes
+(Bishop 1999; Lim and Teh 2007). Outliers are left out:
 
     y_ij = l_i · r_j + noise,   l_i ~ N(μ_L, I),   r_j ~ N(μ_R, diag(γ)),   noise ~ N(0, σ² a_i b_j)
 
-Each half of a sweep is one read of Y. It solves every row (or column) by the Gram matrix of its own kept entries, and
+Each half of a sweep is one pass over Y. It solves every row (or column) by the Gram matrix of its own kept entries, and
 takes its noise level from what is left.
 """
 
@@ -46,7 +46,7 @@ _ABSENT = 1e-10
 # found so is as good as one of so many times the squares. No row is taken to be fitted more freely than this.
 _LOW, _WORTH = 0.2, 0.12
 _FREEST = 0.9
-# Spread of log variances below which all noise levels are the same, and the fewest entries that have a say in it.
+# Spread of log variances below which all noise levels are the same, and the fewest entries of a row that counts for it.
 _SAME = 1e-3
 _FEW = 3
 # Rows that are fitted exactly are taken to have this part of the common noise variance.

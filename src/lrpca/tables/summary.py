@@ -168,7 +168,7 @@ def clean(rows: Any, summary: Summary, noise: float, rank: int, typical: Typical
     levels = np.maximum(row_levels(sizes, len(V)), np.maximum(noise, rounding))
     level = float(np.median(levels)) if typical is None else max(noise, typical.level)
     tamed = np.minimum(levels, _WILDEST * max(level, _TINY))
-    # A column that turns faster than the others would be rejected for ever.
+    # Without this, a column that changes faster than the others would always be rejected.
     if typical is None:
         columns = np.maximum(1.0, row_levels((sizes / np.maximum(tamed, _TINY)[:, None]).T, 0))
     else:
