@@ -64,11 +64,8 @@ _FEW_ROWS = 2.0
 _LEAST_USED = 0.5
 # Variances of standardised columns are taken for at least this: where all that differs is flagged.
 _TINY = 1e-12
-# States of a cell, as `lrpca.kernels.cells` has them.
-_IN, _FLAGGED, _FOR_GOOD, _MISSING = 0, 1, 2, 3
-
-# The kind of a row that takes part.
-_USED = 0
+# States of a cell, and the kind of a row that takes part, as in `lrpca.kernels.cells`.
+_IN, _FLAGGED, _FOR_GOOD, _MISSING, _USED = 0, 1, 2, 3, 0
 
 
 @dataclass(frozen=True)
@@ -144,16 +141,12 @@ class _Limits:
     outside: float = 1.0
 
 
-def cellwise_moments(
-    matrix: DenseMatrix,  # (n1, n2)
-    *,
-    center: bool = True,
-    weight: Any = None,  # (n1,), each row counts as so many equal rows
-) -> CellwiseMoments:
+def cellwise_moments(matrix: DenseMatrix, *, center: bool = True, weight: Any = None) -> CellwiseMoments:
     """Return mean and covariance of the clean cells of a table with few columns; without `center`, about zero.
 
+    Each row counts as `weight` (n1,) equal rows; whole numbers do the same as repeated rows, up to the choice of rows.
     No randomness is involved. Of a table with many rows the flags are found on evenly spread ones, and all rows take
-    part in the last two steps. Whole-number weights do the same as repeated rows, up to the choice of these rows.
+    part in the last two steps.
     """
     n1, n2 = matrix.shape
     weight = np.ones(n1) if weight is None else _as_counts(np.asarray(weight, np.float64))

@@ -83,8 +83,12 @@ class SubspaceTracker:
 
     Attributes
     ----------
-    n_rows_seen : float
-        Sum of the weights of all rows.
+    mean, components, singular_values : ndarray (n2,), (k, n2), (k,)
+        Of the cleaned, weighted rows; fewer components than requested while there are too few rows.
+    n_rows_seen, effective_rows : float
+        Sum of the weights of all rows, and of what is not forgotten of it.
+    noise_level : float
+        Robust standard deviation of what the components leave.
     converged : bool or None
         Whether the first block was solved; None until there is one.
 
@@ -162,7 +166,7 @@ class SubspaceTracker:
         n_rows: float,
         noise_level: float,
     ) -> None:
-        """Go on from a model that was fitted to `n_rows` rows (the sum of their weights)."""
+        """Continue from a model that was fitted to `n_rows` rows (the sum of their weights)."""
         V, values = np.array(components, dtype=np.float64, ndmin=2), np.array(singular_values, dtype=np.float64)
         centre = np.array(mean, dtype=np.float64) if self.center else np.zeros(self.n_features)
         if (*V.shape, *centre.shape) != (*values.shape, self.n_features, self.n_features):
@@ -182,7 +186,7 @@ class SubspaceTracker:
 
     @property
     def components(self) -> Any:
-        """Orthonormal components (k, n2), strongest first, the largest entry of each positive; fewer with few rows."""
+        """Orthonormal components (k, n2), strongest first, the largest entry of each positive."""
         components, _ = with_fixed_signs(self._now().V[: self._count()])
         return components
 
