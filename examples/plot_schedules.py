@@ -32,7 +32,7 @@ def errors(problem: Problem, schedule: lrpca.Schedule | None) -> tuple[lrpca.Dec
         curve.append(problem.error(state.L @ state.R.T))
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what goes wrong here is meant to
+        warnings.simplefilter("ignore")  # one of the runs is meant to fail
         tol = 1e-7 if schedule else None
         d = lrpca.decompose(problem.Y, rank=5, schedule=schedule, tol=tol, max_iter=40, callback=note)
     return d, curve

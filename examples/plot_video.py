@@ -57,11 +57,11 @@ for ax, title in zip(axes[0], ["frame", "background", "mask", "errors"], strict=
 # The moving tree is not marked: leaves change often, in small pieces, and only briefly. The picture shows where moving
 # background was found. Legs look similar where many people walk.
 
-_, learnt = result.scenes[-1]
+_, learned = result.scenes[-1]
 figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
 ax.imshow(scene.frames[0], cmap="gray")
-ax.imshow(np.ma.masked_equal(learnt.dynamic, False), cmap="autumn", alpha=0.6)
-ax.set(title=f"moving background, {learnt.dynamic.mean():.1%} of the picture", xticks=[], yticks=[])
+ax.imshow(np.ma.masked_equal(learned.dynamic, False), cmap="autumn", alpha=0.6)
+ax.set(title=f"moving background, {learned.dynamic.mean():.1%} of the picture", xticks=[], yticks=[])
 
 # %%
 # The share of foreground in every frame. With `sensitivity` above 1, fainter objects are marked; below 1, only clearer

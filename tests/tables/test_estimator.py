@@ -1,4 +1,4 @@
-"""`RobustPCA` as a scikit-learn citizen."""
+"""`RobustPCA` as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -123,13 +123,16 @@ def test_new_rows_with_gross_outliers_are_transformed_exactly() -> None:
     np.testing.assert_allclose(np.where(hit, d.low_rank + d.sparse, new), new, atol=1e-6)
 
 
-def test_a_row_is_transformed_by_itself() -> None:
-    Y, _, _ = table(200, 40, outliers=0.1)
+@pytest.mark.parametrize("noise", (0.0, 0.01))
+def test_a_row_is_transformed_and_rated_by_itself(noise: float) -> None:
+    Y, _, _ = table(200, 60, noise=noise, outliers=0.1)
     Y[3, :10] = np.nan
     model = RobustPCA(3).fit(Y)
     together = model.transform(Y)
     np.testing.assert_array_equal(np.vstack([model.transform(row[None]) for row in Y[:20]]), together[:20])
     np.testing.assert_array_equal(RobustPCA(3).fit_transform(Y), together)
+    far = np.vstack([Y[:5], 1e3 * Y[5:6]])
+    np.testing.assert_allclose(model.score_samples(far)[:5], model.score_samples(Y[:5]), rtol=1e-12)
 
 
 def test_low_rank_fills_gaps_and_corrects_outliers() -> None:
@@ -166,17 +169,13 @@ def test_more_components_than_structure_are_those_of_the_noise() -> None:
     np.testing.assert_allclose(model.singular_values_, pca.singular_values_, rtol=0.06)
 
 
-def test_large_tables_take_the_randomised_way() -> None:
+def test_large_tables_are_random_and_small_ones_are_not() -> None:
     Y, _, V = table(800, 400, 4, outliers=0.1)
     one, other = RobustPCA(4, random_state=0).fit(Y), RobustPCA(4, random_state=1).fit(Y)
     assert angle(one, V) < 3e-3 and angle(one, other.components_.T) < 1e-4
     more = RobustPCA(8).fit(Y)
     assert subspace_angles(more.components_[:4].T, V).max() < 3e-3
-
-
-def test_small_tables_are_not_random() -> None:
-    Y, _, _ = table(300, 300, outliers=0.1)
-    one, other = RobustPCA(3, random_state=0).fit(Y), RobustPCA(3, random_state=1).fit(Y)
+    one, other = RobustPCA(4, random_state=0).fit(Y[:200]), RobustPCA(4, random_state=1).fit(Y[:200])
     np.testing.assert_array_equal(one.components_, other.components_)
 
 
@@ -210,16 +209,6 @@ def test_weights_that_are_not_whole_numbers() -> None:
     np.testing.assert_allclose(by_weight.mean_, by_rows.mean_, atol=2e-3)
 
 
-def test_weighted_rows_without_weight_have_no_say() -> None:
-    Y, _, V = table(300, 30, outliers=0.05)
-    spoilt = Y.copy()
-    spoilt[:100] = 1e3 * np.random.default_rng(0).standard_normal((100, 30))
-    weight = np.where(np.arange(300) < 100, 0.0, 1.0)
-    np.testing.assert_allclose(
-        RobustPCA(3).fit(spoilt, sample_weight=weight).components_, RobustPCA(3).fit(Y[100:]).components_, atol=1e-10
-    )
-
-
 def test_score_samples_tells_odd_rows() -> None:
     Y, _, _ = table(300, 40)
     model = RobustPCA(3).fit(Y)
@@ -236,14 +225,6 @@ def test_score_samples_tells_odd_rows() -> None:
     assert abs(np.median(model.score_samples(half)) - np.median(normal)) < 0.2 * abs(np.median(normal))
     assert model.score(Y) == pytest.approx(model.score_samples(Y).mean())
     assert np.isfinite(model.score_samples(np.full((1, 40), np.nan))).all()
-
-
-@pytest.mark.parametrize("noise", (0.0, 0.01))
-def test_a_row_is_rated_by_itself(noise: float) -> None:
-    Y, _, _ = table(200, 60, noise=noise)
-    model = RobustPCA(3).fit(Y)
-    far = np.vstack([Y[:5], 1e3 * Y[5:6]])
-    np.testing.assert_allclose(model.score_samples(far)[:5], model.score_samples(Y[:5]), rtol=1e-12)
 
 
 def test_frames_names_and_outputs() -> None:
@@ -375,11 +356,6 @@ def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
         RobustPCA(**parameters).fit(table(100, 40)[0])
 
 
-def test_bad_forgetting_factor() -> None:
-    with pytest.raises(ValueError, match="forgetting_factor=1.5"):
-        RobustPCA(2, forgetting_factor=1.5).partial_fit(table(100, 40)[0])
-
-
 def test_bad_data() -> None:
     Y, _, _ = table(60, 12)
     model = RobustPCA(2).fit(Y)
@@ -394,10 +370,10 @@ def test_bad_data() -> None:
         RobustPCA().fit(Y[:1])
     with pytest.raises(ValueError, match="Complex data not supported"):
         RobustPCA().fit(Y + 1j)
-    empty = Y.copy()
-    empty[:, 4] = np.nan
-    with pytest.raises(ValueError, match=r"X\[:, 4\] has no observed entry"):
-        RobustPCA().fit(empty)
+    for empty in (Y.copy(), table(100, 60)[0]):
+        empty[:, 4] = np.nan
+        with pytest.raises(ValueError, match=r"X\[:, 4\] has no observed entry"):
+            RobustPCA(3).fit(empty)
     infinite = Y.copy()
     infinite[5, 5] = np.inf
     for bad in (RobustPCA(2).fit, RobustPCA(2).partial_fit, model.transform, model.score_samples):
@@ -417,16 +393,6 @@ def test_bad_data() -> None:
         RobustPCA().fit(Y, sample_weight=np.full(60, 1e308))
 
 
-def test_a_stream_begins_anew_where_its_first_rows_were_refused() -> None:
-    Y, _, _ = table(100, 40)
-    model = RobustPCA(2)
-    with pytest.raises(ValueError, match="X contains inf"):
-        model.partial_fit(np.where(np.eye(100, 40) > 0, np.inf, Y))
-    np.testing.assert_array_equal(
-        model.partial_fit(Y[:, :30]).components_, RobustPCA(2).partial_fit(Y[:, :30]).components_
-    )
-
-
 def test_what_fails_changes_nothing() -> None:
     Y, _, _ = table(100, 40)
     infinite = np.where(np.eye(100, 30) > 0, np.inf, Y[:, :30])
@@ -437,10 +403,14 @@ def test_what_fails_changes_nothing() -> None:
             model.set_params(**change).fit(bad)
         assert model.n_features_in_ == 40
         np.testing.assert_array_equal(model.transform(Y), before)
-    new = RobustPCA(3)
-    with pytest.raises(ValueError):
-        new.partial_fit(infinite)
-    assert not hasattr(new, "n_features_in_")
+    for fit in ("fit", "partial_fit"):
+        new = RobustPCA(3)
+        with pytest.raises(ValueError, match=r"X(\[0, 0\]=inf is not finite| contains inf)"):
+            getattr(new, fit)(infinite)
+        with pytest.raises(NotFittedError):
+            new.transform(Y)
+        # The next rows may have another number of columns.
+        np.testing.assert_array_equal(new.partial_fit(Y).components_, RobustPCA(3).partial_fit(Y).components_)
 
 
 def test_constant_columns_and_rows_without_entries() -> None:
@@ -464,17 +434,6 @@ def test_narrow_tables(shape: tuple[int, int]) -> None:
         model = RobustPCA(n_components).fit(Y)
         assert np.isfinite(model.transform(Y)).all() and model.components_.shape[0] >= 1
         np.testing.assert_allclose(np.linalg.norm(model.components_, axis=1), 1.0)
-
-
-def test_gross_outliers_in_two_columns_do_not_move_the_line() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal(400)
-    Y = np.column_stack([x, 2 * x + 0.01 * rng.standard_normal(400), -x, 0.5 * x]) + [1, 2, 3, 4]
-    Y[::20, 1] += 100
-    Y[5::20, 3] -= 100
-    model = RobustPCA(1).fit(Y)
-    direction = np.array([1, 2, -1, 0.5]) / np.linalg.norm([1, 2, -1, 0.5])
-    assert subspace_angles(model.components_.T, direction[:, None]).max() < 1e-2
 
 
 @pytest.mark.parametrize("k", (10, 30, 60))
@@ -504,21 +463,14 @@ def test_scale_of_weights_is_no_reason_for_more_components(scale: float) -> None
     assert model.n_components_ == 6
 
 
-def test_component_for_the_centre_is_left_out_where_it_goes_to_outliers() -> None:
-    """Centred data whose spare component settled on outliers."""
-    worst = 0.0
-    for seed in range(3):
-        Y, _, V = table(200, 200, 10, offset=0.0, outliers=0.05, seed=seed)
-        worst = max(worst, angle(RobustPCA(10).fit(Y), V))
-    assert worst < 6e-3
-
-
-def test_component_for_the_centre_is_kept_where_it_is_needed() -> None:
-    """Without noise, what is left about the centre stands out of rounding, and is none."""
-    for seed in range(3):
-        Y, _, V = table(64, 50, 1, noise=0.0, offset=1.0, outliers=0.1, seed=seed)
-        model = RobustPCA(1).fit(Y)
-        assert model.converged_ and angle(model, V) < 1e-6
+@pytest.mark.parametrize("seed", range(3))
+def test_component_for_the_centre(seed: int) -> None:
+    # It is left out where it would go to outliers of centred data, and kept where it is needed, also without noise.
+    Y, _, V = table(200, 200, 10, offset=0.0, outliers=0.05, seed=seed)
+    assert angle(RobustPCA(10).fit(Y), V) < 6e-3
+    Y, _, V = table(64, 50, 1, noise=0.0, offset=1.0, outliers=0.1, seed=seed)
+    model = RobustPCA(1).fit(Y)
+    assert model.converged_ and angle(model, V) < 1e-6
 
 
 def test_masked_arrays_keep_their_mask() -> None:
@@ -528,13 +480,6 @@ def test_masked_arrays_keep_their_mask() -> None:
     np.testing.assert_array_equal(
         RobustPCA(3).fit(masked).components_, RobustPCA(3).fit(np.where(hidden, np.nan, Y)).components_
     )
-
-
-def test_empty_columns_of_wide_tables_are_refused() -> None:
-    Y, _, _ = table(100, 60)
-    Y[:, 41] = np.nan
-    with pytest.raises(ValueError, match=r"X\[:, 41\] has no observed entry"):
-        RobustPCA(3).fit(Y)
 
 
 def test_rows_of_garbage_do_not_move_centre_and_variances() -> None:
@@ -559,18 +504,6 @@ def test_messages_speak_of_the_estimator() -> None:
     noise = np.random.default_rng(0).standard_normal((300, 60))
     with pytest.warns(lrpca.DiagnosisWarning, match="n_components='auto' found no component.*X looks like noise"):
         RobustPCA().fit(noise)
-    infinite = np.where(np.eye(300, 60, dtype=bool), np.inf, noise)
-    with pytest.raises(ValueError, match=r"X\[0, 0\]=inf is not finite; mark missing entries with NaN$"):
-        RobustPCA(2).fit(infinite)
-
-
-def test_a_failed_fit_leaves_no_model() -> None:
-    Y, _, _ = table(100, 60)
-    model = RobustPCA(2)
-    with pytest.raises(ValueError, match="not finite"):
-        model.fit(np.where(np.eye(100, 60, dtype=bool), np.inf, Y))
-    with pytest.raises(NotFittedError):
-        model.transform(Y)
 
 
 def test_without_scikit_learn_the_message_says_what_to_install() -> None:
@@ -636,7 +569,7 @@ class TestCallbacks:
 class TestPartialFit:
     """Streams: the tracker itself is tested in test_streaming.py."""
 
-    @pytest.mark.parametrize("batch", (1, 7, 100, 1000))
+    @pytest.mark.parametrize("batch", (7, 100))
     def test_any_batches(self, batch: int) -> None:
         Y, clean, V = table(1000, 40, outliers=0.1)
         model = RobustPCA(3)
@@ -645,17 +578,6 @@ class TestPartialFit:
         assert model.n_samples_ == 1000 and model.components_.shape == (3, 40)
         assert angle(model, V) < 2 * max(angle(RobustPCA(3).fit(Y), V), 1e-6)
         assert np.abs(model.mean_ - clean.mean(axis=0)).max() < 0.05
-        whole = RobustPCA(3).partial_fit(Y)
-        np.testing.assert_allclose(model.components_, whole.components_, atol=1e-8)
-
-    def test_before_there_are_enough_rows(self) -> None:
-        Y, _, _ = table(100, 20)
-        model = RobustPCA(5)
-        for count in range(1, 9):
-            model.partial_fit(Y[count - 1 : count])
-            assert model.n_components_ <= min(5, count)
-            assert model.transform(Y[:3]).shape == (3, model.n_components_)
-        np.testing.assert_allclose(RobustPCA(5).partial_fit(Y[:1]).mean_, Y[0])
 
     def test_goes_on_from_a_fit(self) -> None:
         Y, _, V = table(1200, 40, outliers=0.1)
@@ -687,11 +609,11 @@ class TestPartialFit:
         np.testing.assert_allclose(stream.explained_variance_ratio_, batch.explained_variance_ratio_, rtol=0.02)
         np.testing.assert_allclose(stream.noise_variance_, batch.noise_variance_, rtol=0.1)
 
-    def test_other_methods_have_no_streaming_form(self) -> None:
-        with pytest.raises(ValueError, match="method='altproj' has no streaming form"):
-            RobustPCA(3, method="altproj").partial_fit(table(100, 60)[0])
-
-    def test_other_features_are_refused(self) -> None:
+    def test_refusals(self) -> None:
         Y, _, _ = table(100, 20)
+        with pytest.raises(ValueError, match="method='altproj' has no streaming form"):
+            RobustPCA(3, method="altproj").partial_fit(Y)
+        with pytest.raises(ValueError, match="forgetting_factor=1.5"):
+            RobustPCA(2, forgetting_factor=1.5).partial_fit(Y)
         with pytest.raises(ValueError, match="19 features"):
             RobustPCA(3).partial_fit(Y).partial_fit(Y[:, :19])

@@ -11,14 +11,11 @@ import pytest
 
 import lrpca.matrices.chunked.matrix
 import lrpca.tables.bands
-import lrpca.tables.cellwise
+import lrpca.tables.centre
 from lrpca import RobustPCA
-from lrpca.matrices.accept import accept
-from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.large import accept_large
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.tables.cellwise import cellwise_moments
-from lrpca.tables.input import is_stored, validated
+from lrpca.tables.input import validated
 
 da = pytest.importorskip("dask.array")
 zarr = pytest.importorskip("zarr")
@@ -149,24 +146,6 @@ def test_small_tables_are_read_at_once_and_nothing_differs(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("never_loaded")
-def test_fit_reads_in_blocks_and_bands(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = []
-    monkeypatch.setattr(lrpca.matrices.chunked.matrix, "_BAND", 1 << 14)
-    read = DaskBlocks.read
-
-    def watched(self: Any, rows: slice, columns: slice) -> Any:
-        largest.append((rows.stop - rows.start) * (columns.stop - columns.start))
-        return read(self, rows, columns)
-
-    monkeypatch.setattr(DaskBlocks, "read", watched)
-    X = da.from_array(table(2000), chunks=(100, 30))
-    model = RobustPCA(5).fit(X)
-    model.decompose(X)
-    model.outliers_.compute()
-    assert max(largest) <= (1 << 14) // 8 + 60
-
-
-@pytest.mark.usefixtures("never_loaded")
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_new_rows(kind: str, tmp_path: Path) -> None:
     model = RobustPCA(3).fit(table())
@@ -229,15 +208,6 @@ def test_inverse_transform_of_scores_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("never_loaded")
-@pytest.mark.parametrize("shape", ((300, 60), (1500, 12)), ids=("wide", "narrow"))
-def test_weights(shape: tuple[int, int]) -> None:
-    Y = table(*shape)
-    weight = np.random.default_rng(0).uniform(0.2, 2.0, len(Y))
-    X = da.from_array(Y, chunks=(150, -1))
-    assert_same(RobustPCA(3).fit(X, sample_weight=weight), RobustPCA(3).fit(Y, sample_weight=weight), 1e-4)
-
-
-@pytest.mark.usefixtures("never_loaded")
 @pytest.mark.parametrize("kind", ("dask by both", "zarr", "list of files", "mapped"))
 @pytest.mark.parametrize("shape", ((300, 60), (1500, 12)), ids=("wide", "narrow"))
 def test_rows_without_weight(kind: str, shape: tuple[int, int], tmp_path: Path) -> None:
@@ -265,12 +235,12 @@ def test_medians_of_some_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     in_memory, exact = RobustPCA(3, center="median").fit(Y), np.median(Y, axis=0)
     for kind in ("zarr", "dask by both"):
         X = stored(Y, kind, tmp_path)
-        monkeypatch.setattr(lrpca.tables.bands, "_SAMPLE", 1 << 24)
+        monkeypatch.setattr(lrpca.tables.centre, "_SAMPLE", 1 << 24)
         assert_same(RobustPCA(3, center="median").fit(X), in_memory, 1e-7)
-        monkeypatch.setattr(lrpca.tables.bands, "_SAMPLE", 1000 * 50)
+        monkeypatch.setattr(lrpca.tables.centre, "_SAMPLE", 1000 * 50)
         off = np.abs(RobustPCA(3, center="median").fit(X).mean_ - exact) / Y.std(axis=0)
         assert 0 < off.max() < 4 * 1.25 / np.sqrt(1000)
-        monkeypatch.setattr(lrpca.tables.bands, "_SAMPLE", 900 * 50)
+        monkeypatch.setattr(lrpca.tables.centre, "_SAMPLE", 900 * 50)
         with pytest.raises(ValueError, match=r"center='median' needs 1000 rows in memory.*use center=True"):
             RobustPCA(3, center="median").fit(X)
 
@@ -326,29 +296,10 @@ def test_mapped_files_are_not_copied(dtype: Any, tmp_path: Path, monkeypatch: py
     data = Y > 0 if dtype is bool else (Y * 8 + 128).clip(0, 255).astype(dtype)
     np.save(tmp_path / "table.npy", data)
     mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
-    given = validated(RobustPCA(), mapped, reset=True)
-    assert np.shares_memory(given, mapped)
-    expected = cellwise_moments(data)
-    seen = []
-
-    def watched(table: Any, **settings: Any) -> Any:
-        seen.append(cellwise_moments(table, **settings))
-        return seen[-1]
-
-    monkeypatch.setattr(lrpca.tables.cellwise, "cellwise_moments", watched)
-    for limit, in_memory in ((1 << 20, True), (1 << 10, False)):
-        monkeypatch.setattr(lrpca.tables.bands, "LOADED_BELOW", limit)
-        RobustPCA(2).fit(mapped)
-        # Flags of all cells would be as large as the table: a large one goes without them.
-        assert (seen[-1].flagged is not None) == in_memory
-        np.testing.assert_allclose(seen[-1].covariance, expected.covariance, rtol=1e-9, atol=1e-9)
-        np.testing.assert_array_equal(seen[-1].rows_used, expected.rows_used)
-
-
-def test_kinds_of_input() -> None:
-    assert is_stored("table.zarr") and is_stored(Path("table.h5")) and is_stored(["a.npy", "b.npy"])
-    assert is_stored(da.zeros((3, 3))) and is_stored(zarr.zeros((3, 3)))
-    assert not any(is_stored(X) for X in (np.zeros((3, 3)), [[1.0, 2.0]], [], accept(np.zeros((3, 3)))))
+    assert np.shares_memory(validated(RobustPCA(), mapped, reset=True), mapped)
+    expected = RobustPCA(2).fit(data)
+    monkeypatch.setattr(lrpca.tables.bands, "LOADED_BELOW", 1 << 10)
+    assert_same(RobustPCA(2).fit(mapped), expected, 1e-6)
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Pictures are (height, width) bytes, 0 or 1. Squares are cut off at the border. Components are found over runs of equal
 pixels in a row, which are far fewer than pixels: with scipy.ndimage.label, which labels every pixel, marking a frame
-takes 2.4 to 4.3 times as long. Everything compiled is in this one file.
+takes 2.4 to 4.3 times as long.
 """
 
 from __future__ import annotations

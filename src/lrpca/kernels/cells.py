@@ -9,25 +9,22 @@ Sweeping index j takes cell j out. With f the cells taken out and u those left, 
 precision of u without f in the block (u, u), minus the covariance of f given u in the block (f, f), and in the last
 column ``Θ z`` of u alone (so ``M[j, -1] / sqrt(M[j, j])`` is the standardised residual of cell j given the others of
 u), ``z - E(z | u)`` for f, and in the corner the squared distance of u. A sweep costs ``n2²`` multiply-adds, and can
-be undone. Everything compiled is in this one file; threads come on top, over a fixed partition of the rows.
+be undone. The caller runs threads over a fixed partition of the rows.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numba
 import numpy as np
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
+_jit = numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
 
 # What is left of a diagonal entry below this part of it is rounding: the cell is a function of others.
 _ROUNDING = 1e-13
 # Steps of the search for the flags of a row, in numbers of columns: each lowers the penalised distance, so it ends.
 _STEPS = 4
-# What a row is: used, left out for want of cells that agree, or empty.
+# Kinds of a row: used, left out because too few of its cells agree, or empty.
 USED, OUTLYING, EMPTY = 0, 1, 2
 
 

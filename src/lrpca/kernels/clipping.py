@@ -1,7 +1,7 @@
 """The elementwise half of the convex methods: clip a residual and add it to the low-rank part, in place.
 
-Both kernels read Y once, are serial and release the GIL; threads come on top, over blocks of rows. An entry that is not
-observed has no residual. Complex numbers are clipped in modulus.
+Both kernels read Y once, are serial and release the GIL; the caller runs threads over blocks of rows. Entries that are
+not observed have no residual. Complex numbers are clipped in modulus.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trimmed means by selection: the sum of what lies between two order statistics, and no sorting.
 
-Numbers on the wrong side of a pivot are dropped without a branch (what to do with the next number does not depend on
-the last), so that unpredictable data cost no more than others. Serial, releasing the GIL; threads come on top.
+Numbers on the wrong side of a pivot are dropped without a branch, so unpredictable data cost no more than others.
+Serial, releasing the GIL; the caller runs threads.
 """
 
 from __future__ import annotations

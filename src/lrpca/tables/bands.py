@@ -1,4 +1,4 @@
-"""Tables that are not in memory: bands of whole rows, one after the other; without a centre, some rows only."""
+"""Tables that may not be in memory: as matrices, in bands of whole rows, some rows only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.files.stored import Stored, StoredArray
+from lrpca.files.stored import StoredArray
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.block_work import tasks
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
@@ -20,18 +20,13 @@ from lrpca.matrices.dense import DenseMatrix, readable
 
 # A table of fewer entries (32 MB at most) is read into memory: nothing is gained by reading it in blocks many times.
 LOADED_BELOW = 1 << 22
-# Entries of the rows that medians are taken of, where a table is not in memory.
-_SAMPLE = 1 << 24
-# Fewer rows than this tell no median.
-_LEAST_ROWS = 1000
-_GOLDEN = 0.6180339887498949
 
 
 def in_memory(Y: Any) -> Any:
     """Return a small table that is read in blocks as an array, and any other as it is."""
     if not isinstance(Y, ChunkedMatrix) or math.prod(Y.shape) >= LOADED_BELOW:
         return Y
-    loaded = fresh(Y).loaded()
+    loaded = ChunkedMatrix(Y.source).loaded()
     return with_gaps(loaded.array, loaded.mask)
 
 
@@ -40,31 +35,20 @@ def as_matrix(Y: Any) -> DenseMatrix:
     return ChunkedMatrix(Y.source) if isinstance(Y, ChunkedMatrix) else accept(Y)
 
 
-def rows_of(
-    Y: Any,  # (n1, n2)
-    rows: Any,  # (m,) int
-) -> Any:
-    """Return some rows of a table in memory, NaN where missing."""
+def rows_of(Y: Any, rows: Any) -> Any:
+    """Return rows of a table, by indices (m,), in memory, NaN where missing."""
     if not isinstance(Y, ChunkedMatrix):
         return Y[rows]
     part = Y.take_rows(rows)
     return with_gaps(part.array, part.mask)
 
 
-def with_gaps(
-    values: Any,  # (m, n2)
-    mask: Any,  # (m, n2) bool, or None
-) -> Any:
-    """Return the values with NaN where the mask hides them."""
+def with_gaps(values: Any, mask: Any) -> Any:
+    """Return the values (m, n2) with NaN where the mask, if any, is False."""
     if mask is None or mask.all():
         return values
     dtype = values.dtype if values.dtype.kind == "f" else np.result_type(values.dtype, np.float32)
     return np.where(mask, values, np.nan).astype(dtype)
-
-
-def fresh(matrix: DenseMatrix) -> Any:
-    """Return what a run may be given of a matrix: it counts its reads, and sets its precision, by itself."""
-    return ChunkedMatrix(matrix.source) if isinstance(matrix, ChunkedMatrix) else matrix.array
 
 
 def each_band(
@@ -73,22 +57,10 @@ def each_band(
     *operands: Any,  # (n1, ...)
     rows: int,
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield (rows, ``work(band, *parts)``) of bands of whole rows, in order: one read of Y.
+    """Yield (rows, ``work(band, *parts)``) of bands of whole rows, in order: one pass over the data.
 
-    Parameters
-    ----------
-    matrix : DenseMatrix
-    work : callable
-        Given the band as a matrix, and its part of each operand. It is sent to where the blocks are, if these are of
-        whole rows.
-    *operands : ndarray
-        As long as Y has rows.
-    rows : int
-        Height of the bands of a table in memory; others have bands that suit their chunks.
-
-    Yields
-    ------
-    (slice, object)
+    `work` is given the band as a matrix, and its part of each operand. It is sent to where the blocks are, if these are
+    of whole rows. Tables in memory have bands of so many `rows`, others bands that suit their chunks.
     """
     if isinstance(matrix, ChunkedMatrix) and len(matrix.source.grid.columns) == 1:
         for place, result in matrix.source.each(_BandWork(work), tasks(matrix.source.grid, operands)):
@@ -109,9 +81,6 @@ class _BandWork:
         return self.work(DenseMatrix(readable(block), observed), *rows)
 
 
-# ------------------------------------------------------------------------------------------ without a copy
-
-
 def is_elsewhere(Y: Any) -> bool:
     """Tell whether a table is read in blocks, or mapped into memory and large: no copy should be made of it."""
     if isinstance(Y, ChunkedMatrix):
@@ -124,20 +93,6 @@ def is_elsewhere(Y: Any) -> bool:
     return base is not None
 
 
-def spread_rows(shape: tuple[int, int]) -> Any:
-    """Return the indices of evenly spread rows that fit into memory; raise ValueError where they are too few."""
-    n1, n2 = shape
-    count = min(n1, _SAMPLE // n2)
-    if count < min(n1, _LEAST_ROWS):
-        raise ValueError(
-            f"center='median' needs {min(n1, _LEAST_ROWS)} rows in memory, too many with X.shape={(n1, n2)}; use "
-            "center=True, which finds the centre along with the components"
-        )
-    steps = np.arange(count)
-    # One from each stretch, its place within the stretch from a sequence that fits no period.
-    return steps if count == n1 else ((steps + steps * _GOLDEN % 1.0) * (n1 / count)).astype(int)
-
-
 def in_blocks(Y: Any) -> ChunkedMatrix:
     """Return a table for which `is_elsewhere` holds as one that is read in blocks."""
     if isinstance(Y, ChunkedMatrix):
@@ -145,24 +100,8 @@ def in_blocks(Y: Any) -> ChunkedMatrix:
     return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
 
 
-def without_centre(
-    matrix: ChunkedMatrix,  # (n1, n2)
-    offset: Any,  # (n2,)
-) -> ChunkedMatrix:
-    """Return a table without a centre, which is taken off whenever a block is read."""
-    source = matrix.source
-    if isinstance(source, DaskBlocks):
-        array, mask = source.as_dask()
-        dtype = _floating(array.dtype)
-        return ChunkedMatrix(DaskBlocks(array.astype(dtype) - offset.astype(dtype), mask, source.meter))
-    return ChunkedMatrix(LocalBlocks(_Centred(source.stored, offset), source.mask, source.meter))
-
-
-def only_rows(
-    matrix: ChunkedMatrix,  # (n1, n2)
-    rows: Any,  # (m,) int, rising
-) -> ChunkedMatrix:
-    """Return some rows of a table, which are picked whenever a block is read."""
+def only_rows(matrix: ChunkedMatrix, rows: Any) -> ChunkedMatrix:
+    """Return rows of a table, by rising indices (m,), which are picked whenever a block is read."""
     source = matrix.source
     if isinstance(source, DaskBlocks):
         array, mask = source.as_dask()
@@ -173,36 +112,12 @@ def only_rows(
     return ChunkedMatrix(LocalBlocks(_SomeRows(source.stored, rows, source), mask, source.meter))
 
 
-class _Centred:
-    """Numbers on disk, less a centre."""
-
-    ndim = 2
-
-    def __init__(
-        self,
-        stored: Stored,
-        offset: Any,  # (n2,)
-    ) -> None:
-        self.stored, self.offset = stored, offset
-        self.name, self.shape, self.chunks = stored.name, stored.shape, stored.chunks
-        self.breaks: Sequence[int] = stored.breaks
-        self.dtype = _floating(stored.dtype)
-
-    def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        return np.subtract(self.stored[place], self.offset[place[1]], dtype=self.dtype)
-
-
 class _SomeRows:
-    """Some rows of numbers on disk, or of their mask; no block of them takes from two blocks of `whole`."""
+    """Rising rows of numbers on disk, or of their mask; no block of them takes from two blocks of `whole`."""
 
     ndim = 2
 
-    def __init__(
-        self,
-        stored: Any,  # (n1, n2)
-        rows: Any,  # (m,) int, rising
-        whole: LocalBlocks,
-    ) -> None:
+    def __init__(self, stored: Any, rows: Any, whole: LocalBlocks) -> None:
         self.stored, self.rows = stored, rows
         self.name, self.dtype = whole.name, stored.dtype
         self.shape = (len(rows), stored.shape[1])
@@ -215,8 +130,3 @@ class _SomeRows:
         rows = self.rows[place[0]]
         first = int(rows[0])
         return self.stored[slice(first, int(rows[-1]) + 1), place[1]][rows - first]
-
-
-def _floating(dtype: Any) -> Any:
-    """Return the type in which a centre is taken off."""
-    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize >= 4 else np.float64)

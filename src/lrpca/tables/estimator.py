@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise ImportError(f"RobustPCA needs scikit-learn 1.6 or newer ({error}); pip install 'lrpca[sklearn]'") from error
 
@@ -21,17 +24,27 @@ from lrpca.decompose import check_settings
 from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, rounding_level
-from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.matrices.dense import arithmetic_dtype
+from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked.large import is_dask
+from lrpca.matrices.chunked.matrix import ChunkedMatrix, native_dtype
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.solvers.methods import find_method
 from lrpca.tables.axes import principal_axes
 from lrpca.tables.bands import with_gaps
 from lrpca.tables.callbacks import FRAMES, CallbackSupport, FitProgress, with_callbacks
-from lrpca.tables.checks import as_number, check_n_components, checked_weight
-from lrpca.tables.fit import RobustFit, Wanted, robust_fit
-from lrpca.tables.input import in_our_words, validated
-from lrpca.tables.model import RowModel
-from lrpca.tables.rows import FittedRows
+from lrpca.tables.fit import RobustFit, Settings, robust_fit
+from lrpca.tables.input import (
+    check_table,
+    checked_n_components,
+    checked_weight,
+    errors_in_our_words,
+    in_our_words,
+    is_stored,
+    of_tensor,
+    unwrapped,
+    validated,
+)
+from lrpca.tables.row_model import RowModel
 from lrpca.tables.streaming import SubspaceTracker
 
 _OFTEN_WANTED = "S is empty"
@@ -41,36 +54,36 @@ class FitConvergenceWarning(ConvergenceWarning, SklearnConvergenceWarning):
     """A fit that stopped short: the warning of lrpca, and that of scikit-learn."""
 
 
-class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal component analysis of data with outlying entries and missing values.
 
-    Splits ``X = 1 meanᵀ + scores components + S + noise``, S being sparse and of any size, and gives what
-    `sklearn.decomposition.PCA` would find without S. Rows never seen are projected robustly: `transform` solves for the
-    coefficients of each row with its outlying entries rejected and its missing ones (NaN) left out.
+    The model is ``X = 1 meanᵀ + scores components + S + noise``, where S is sparse and of any size. The components are
+    those that `sklearn.decomposition.PCA` would find without S. `transform` solves for the scores of each row by robust
+    regression, without its outlying and its missing (NaN) entries.
 
     Parameters
     ----------
     n_components : int, float or "auto"
-        How many components to keep: so many; as many as explain this share of the variance (between 0 and 1); or as
-        many as stand out of the noise.
+        Number of components; or the share of the variance, between 0 and 1, that they have to explain; or as many as
+        exceed the noise.
     center : bool or "median"
-        Where the components start from. True: the mean of the clean rows, found together with them. "median": the
-        median of every column, taken off first (this copies X; where X is read in blocks, or mapped and large, it does
-        not, and the medians are those of some of its rows if it has more than 2²⁴ entries). False: zero.
+        Origin of the components. True: the mean of the clean rows, found together with them. "median": the median of
+        every column, subtracted first. This copies X, unless X is read in blocks or is a large mapped file; then
+        medians are those of some rows if X has more than 2²⁴ entries. False: zero.
     schedule : Schedule, str or Path, optional
-        The numbers that steer the iteration, see `lrpca.decompose`.
+        Numbers of the iteration, see `lrpca.decompose`.
     method : str
         The solver, see `lrpca.decompose`.
     tol : float, optional
         Tolerance of the solver, see `lrpca.decompose`.
     max_iter : int, optional
-        Most iterations of the solver. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
+        Maximum number of iterations. Narrow tables (at most 40 columns, five times as many rows) use neither this nor
         `tol`.
     random_state : int, RandomState or Generator, optional
-        Seed of what is sampled from large data; 0 unless given. Below 100 000 entries nothing is random.
+        Seed for sampling large data, 0 by default. Below 100 000 entries nothing is random.
     forgetting_factor : float or "auto"
-        For `partial_fit`: the weight that a row keeps with every row that comes after it, at most 1, which forgets
-        nothing. "auto" forgets when newer rows are better explained without the oldest.
+        For `partial_fit`: the weight that a row keeps with every later row, at most 1, which forgets nothing. "auto"
+        forgets when newer rows are better explained without the oldest.
 
     Attributes
     ----------
@@ -83,24 +96,23 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
     mean_ : ndarray (n_features,)
         Centre.
     noise_variance_ : float
-        Variance of what is neither explained nor an outlier.
+        Variance of the noise: what is neither explained nor an outlier.
     outlier_threshold_ : float
-        The residual beyond which an entry is an outlier.
+        Entries with a larger residual are outliers.
     n_components_, n_features_in_, n_samples_ : int
     feature_names_in_ : ndarray of str
         Where X had names of columns.
     low_rank_ : ndarray (n_samples, n_features)
-        The training rows without outliers, noise and gaps: X with NaN imputed and outliers corrected. Made when first
-        asked for, like the next two; of `fit` only. All three are dask arrays where X was read in blocks. Where X has
-        NaN, and less than 2²² entries, this is a posterior mean; the next two are of the plain fit.
+        Training rows with NaN imputed and outliers corrected. This and the next two are computed on first use, after
+        `fit` only, and are dask arrays if X was read in blocks. If X has NaN, and fewer than 2²² entries, this is a
+        posterior mean.
     sparse_ : ndarray (n_samples, n_features)
-        The outliers, zero elsewhere. There ``low_rank_ + sparse_`` is X, unless X has NaN: then they are of different
-        fits, and X is missed by as much as these differ.
+        Outliers of the plain fit, zero elsewhere. Without NaN, ``low_rank_ + sparse_`` is X at the outliers.
     outliers_ : ndarray of bool (n_samples, n_features)
-        Where they are.
+        True at the outliers.
     n_iter_, converged_, history_
-        Of the solver, see `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the
-        stream were solved.
+        See `lrpca.Decomposition`. After `partial_fit` only `converged_`: whether the first rows of the stream were
+        solved.
 
     See Also
     --------
@@ -108,8 +120,7 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
 
     Notes
     -----
-    scikit-learn's callbacks are told of every iteration, where the installed version has them
-    (``RobustPCA().set_callbacks(ProgressBar())``).
+    Each iteration calls scikit-learn's callbacks, if its version has any: ``RobustPCA().set_callbacks(ProgressBar())``.
 
     Examples
     --------
@@ -150,12 +161,12 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing. Integers and single precision are read as they are, without a copy. Or a dask or zarr array,
-            HDF5 dataset, path, list of paths: read in blocks, into memory only where there are less than 2²² entries.
+            NaN is missing. Integers and single precision are not copied. A dask or zarr array, HDF5 dataset, path or
+            list of paths is read in blocks, or into memory if it has fewer than 2²² entries.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
-            A row of weight w counts like w equal rows.
+            A row of weight w counts as w equal rows.
 
         Returns
         -------
@@ -164,12 +175,12 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         """
         with _unchanged_by_failure(self):
             Y = validated(self, X, reset=True, least_samples=2)
-            self._check_parameters(Y.shape)
+            settings = self._checked_settings(min(Y.shape))
             weight = checked_weight(sample_weight, Y.shape[0])
             self._stream: SubspaceTracker | None = None
             most = self.max_iter or find_method("lrpca" if self.method == "auto" else self.method).max_iter
             progress = FitProgress(self, X, most, self._attributes_of)
-            fit = self._fitted(Y, weight, progress)
+            fit = self._fitted(Y, replace(settings, callback=progress.solver_callback), weight)
         self._take(fit)
         progress.end()
         return self
@@ -191,14 +202,14 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
-        """Learn from more rows: any number of them, in memory that does not grow.
+        """Learn from any number of further rows, in memory that does not grow.
 
-        Goes on from `fit` or earlier calls. Until enough rows have come there are fewer components than asked for.
+        Continues from `fit` or earlier calls. With too few rows there are fewer components than requested.
 
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            NaN is missing. What is read in blocks is taken band by band.
+            NaN is missing. Arrays that are read in blocks are read band by band.
         y : None
             Not used.
         sample_weight : array-like (n_samples,), optional
@@ -212,63 +223,199 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         with _unchanged_by_failure(self):
             Y = validated(self, X, reset=first)
             if first:
-                self._check_parameters(None)
+                self._checked_settings(None)
             if self.method not in ("lrpca", "auto"):
                 raise ValueError(f"method={self.method!r} has no streaming form; use 'lrpca', or fit")
             weight = checked_weight(sample_weight, Y.shape[0])
             if getattr(self, "_stream", None) is None:
                 self._stream = self._new_stream()
             assert self._stream is not None
-            try:
+            with errors_in_our_words():
                 for start, rows in _portions(Y):
                     self._stream.update(rows, None if weight is None else weight[start : start + len(rows)])
-            except ValueError as error:
-                raise ValueError(in_our_words(str(error))) from None
         self._follow(self._stream, Y.stored if isinstance(Y, ChunkedMatrix) else Y.dtype)
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return the coefficients of rows on the components, with outlying entries rejected and NaN left out.
+        """Return the scores of rows on the components, by robust regression without outlying and missing entries.
 
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            Also what is read in blocks, see `fit`.
+            As in `fit`.
 
         Returns
         -------
         ndarray (n_samples, n_components)
-            Of each row, whatever the others. A dask array of a dask array, computed when that is.
+            Each row depends on that row of X alone. A lazy dask array if X is a dask array.
         """
-        return self._of_rows(X, RowModel.scores, RowModel.lazy_scores)
+        return self._of_rows(X, RowModel.scores)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the clean rows that belong to scores.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_components)
+
+        Returns
+        -------
+        ndarray (n_samples, n_features)
+            A lazy dask array if X is a dask array.
+        """
+        model = self._row_model()
+        scores = unwrapped(X)
+        if is_stored(scores) and not is_dask(scores):
+            # Scores on disk are read whole: there are few of them beside the rows they make.
+            matrix = accept(scores)
+            scores = matrix.loaded().array if isinstance(matrix, ChunkedMatrix) else matrix.array
+        elif not is_dask(scores):
+            scores = np.asarray(of_tensor(scores))
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X.shape={scores.shape} does not have {self.n_components_} columns; pass what transform returned"
+            )
+        if scores.dtype.kind not in "biuf":
+            raise ValueError(f"X.dtype={scores.dtype} is not a real number type; pass what transform returned")
+        if not is_dask(scores):
+            return model.rows(scores)
+        dtype = np.result_type(scores.dtype, self.components_.dtype, self.mean_.dtype)
+        return _map_blocks(model.rows, scores, np.zeros((0, self.n_features_in_), dtype))
+
+    def decompose(self, X: Any) -> Decomposition:
+        """Split rows, old or new, with the fitted components fixed.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            As in `fit`; data that are not in memory are read once, in bands of rows.
+
+        Returns
+        -------
+        Decomposition
+            Its ``low_rank`` holds the clean rows, the centre included.
+        """
+        return self._of_matrix(X, RowModel.decompose)  # type: ignore[no-any-return]
+
+    def outlier_mask(self, X: Any) -> Any:
+        """Return which entries of rows are outliers.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of bool (n_samples, n_features)
+            False where missing. A dask array if X is one, or is read in blocks.
+        """
+        rows = unwrapped(X)
+        found = self._of_rows(X, RowModel.outliers, np.zeros((0, self._row_model().mean.size), bool))
+        return found.rechunk({1: rows.chunks[1]}) if is_dask(rows) else found
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of rows: the higher, the more normal.
+
+        The model is Gaussian as in `PCA.score_samples`, but a residual d beyond three noise levels σ costs
+        ``9 (1 + log(d²/9σ²))`` instead of ``d²/σ²``. So one outlier does not dominate its row, and several cost more
+        than one. Rows with missing entries are rated by their observed entries.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray (n_samples,)
+            A lazy dask array if X is a dask array.
+        """
+        return self._of_rows(X, RowModel.log_likelihood, np.zeros(0))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of rows, see `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        y : None
+            Not used.
+
+        Returns
+        -------
+        float
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    @property
+    def low_rank_(self) -> Any:
+        """The training rows without outliers, noise and gaps."""
+        self._training("low_rank_")
+        return self._filled.low_rank
+
+    @property
+    def sparse_(self) -> Any:
+        """The outliers of the training rows."""
+        return self._training("sparse_").sparse
+
+    @property
+    def outliers_(self) -> Any:
+        """Where the training rows have outliers."""
+        return self._training("outliers_").outliers
+
+    def _training(self, name: str) -> Decomposition:
+        fitted = self.__dict__.get("_decomposition")
+        if fitted is None:
+            check_is_fitted(self, "components_")
+            raise AttributeError(f"{name} is of the rows given to fit; after partial_fit use decompose(X)")
+        if name != "low_rank_" and not fitted.has_data:
+            raise AttributeError(f"{name} needs the training data, which copies of a model lack; use decompose(X)")
+        return fitted  # type: ignore[no-any-return]
+
+    def _row_model(self) -> RowModel:
+        check_is_fitted(self, "components_")
+        unit = self._unit
+        scales = self._noise_level / unit, self._noise_variance, self.outlier_threshold_ / unit, unit
+        return RowModel(self.mean_ / unit, self.components_, self._variances, *scales)
+
+    def _of_rows(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any], empty: Any = None) -> Any:
+        """Return what is made of rows, lazily of a dask array; `empty` is that of no rows, scores by default."""
+        rows = unwrapped(X)
+        if not is_dask(rows):
+            return self._of_matrix(X, work)
+        model = self._row_model()
+        check_table(self, rows, reset=False)
+        if empty is None:
+            empty = np.zeros((0, self.n_components_), arithmetic_dtype(native_dtype(rows.dtype)))
+        return _map_blocks(partial(_of_block, work=partial(work, model), empty=empty), rows, empty)
+
+    def _of_matrix(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any]) -> Any:
+        """Return what is made of rows at once."""
+        model = self._row_model()
+        matrix = accept(validated(self, X, reset=False))
+        try:
+            with errors_in_our_words():
+                return work(model, matrix)
+        finally:
+            matrix.close()
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
-    def _check_parameters(self, shape: tuple[int, int] | None) -> None:
-        check_n_components(self.n_components, shape)
+    def _checked_settings(self, most: int | None) -> Settings:
+        """Return the parameters of a fit of at most so many components, or raise what is wrong with one."""
+        count = checked_n_components(self.n_components, "min(X.shape)", most)
         if not (isinstance(self.center, bool | np.bool_) or self.center == "median"):
             raise ValueError(f"center={self.center!r} is unknown; use True, False or 'median'")
-        # Narrow tables and streams do not come by the solver's own checks.
+        # Narrow tables and streams do not pass through the solver's own checks.
         check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
+        center = self.center if isinstance(self.center, str) else bool(self.center)
+        return Settings(count, center, self.schedule, self.method, self.tol, self.max_iter, self.random_state)
 
-    def _fitted(self, Y: Any, weight: Any, progress: FitProgress) -> RobustFit:
-        wanted = Wanted(
-            self.n_components if isinstance(self.n_components, str) else as_number(self.n_components),
-            self.center if isinstance(self.center, str) else bool(self.center),
-            self.schedule,
-            self.method,
-            self.tol,
-            self.max_iter,
-            self.random_state,
-            progress.solver_callback,
-        )
-        try:
-            fit = robust_fit(Y, wanted, weight)
-        except ValueError as error:
-            raise ValueError(in_our_words(str(error))) from None
-        for category, message in fit.complaints:
+    def _fitted(self, Y: Any, settings: Settings, weight: Any) -> RobustFit:
+        with errors_in_our_words():
+            fit = robust_fit(Y, settings, weight)
+        for category, message in fit.warnings:
             if category is DiagnosisWarning and message.startswith(_OFTEN_WANTED):
                 continue
             kind = FitConvergenceWarning if category is ConvergenceWarning else category
@@ -317,20 +464,21 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
             )
 
     def _new_stream(self) -> SubspaceTracker:
-        common: dict[str, Any] = {
-            "center": self.center,
-            "forgetting_factor": self.forgetting_factor,
-            "schedule": self.schedule,
-            "tol": self.tol,
-            "max_iter": self.max_iter,
-            "random_state": self.random_state,
-        }
-        if not hasattr(self, "components_"):
-            return SubspaceTracker(self.n_features_in_, self.n_components, **common)
-        values = self._values.astype(np.float64) * self._unit
-        return SubspaceTracker.from_model(
-            self.mean_, self.components_, values, self._total_weight, self._noise_level, **common
+        fitted = hasattr(self, "components_")
+        stream = SubspaceTracker(
+            self.n_features_in_,
+            max(1, self.n_components_) if fitted else self.n_components,
+            center=bool(self.center),
+            forgetting_factor=self.forgetting_factor,
+            schedule=self.schedule,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            random_state=self.random_state,
         )
+        if fitted:
+            values = self._values.astype(np.float64) * self._unit
+            stream.start_from(self.mean_, self.components_, values, self._total_weight, self._noise_level)
+        return stream
 
     def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
         """Set the attributes of a streaming fit."""
@@ -363,7 +511,7 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
         unit = unit_of(float(np.abs(state.L).max()) * float(np.abs(state.R).max()))
         root = math.sqrt(unit)
         axes = principal_axes(state.L / root, state.R / root, center=self.center is True)
-        count = self.n_components if isinstance(self.n_components, str) else as_number(self.n_components)
+        count = checked_n_components(self.n_components, "min(X.shape)", None)
         if isinstance(count, int):
             axes = axes.first(count)
         variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
@@ -373,12 +521,9 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
             "singular_values_": axes.singular_values * unit,
             "n_components_": len(axes.components),
             "explained_variance_": variances * unit * unit,
-            "_unit": unit,
-            "_variances": variances,
-            "_noise_level": 0.0,
-            "_noise_variance": 0.0,
             "noise_variance_": 0.0,
             "outlier_threshold_": math.inf,
+            **{"_unit": unit, "_variances": variances, "_noise_level": 0.0, "_noise_variance": 0.0},
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -399,7 +544,7 @@ class RobustPCA(FittedRows, CallbackSupport, ClassNamePrefixFeaturesOutMixin, Tr
 
 @contextmanager
 def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
-    """Put back what a fit sets before it is sure to succeed, if it does not."""
+    """If a fit fails, restore the attributes that it has set."""
     names = ("n_features_in_", "feature_names_in_", "_stream")
     before = {name: value for name, value in estimator.__dict__.items() if name in names}
     try:
@@ -419,3 +564,16 @@ def _portions(Y: Any) -> Iterator[tuple[int, Any]]:
         Y.close()
     else:
         yield 0, Y.toarray() if hasattr(Y, "toarray") else Y
+
+
+def _map_blocks(work: Callable[[Any], Any], rows: Any, empty: Any) -> Any:
+    """Return ``work(block)`` of blocks of whole rows of a dask array as another one, of the kind of `empty`."""
+    whole = rows.rechunk({1: -1})
+    chunks = (whole.chunks[0], *((n,) for n in empty.shape[1:]))
+    drop = [1] if empty.ndim == 1 else []
+    return whole.map_blocks(work, dtype=empty.dtype, chunks=chunks, drop_axis=drop, meta=empty)
+
+
+def _of_block(block: Any, *, work: Callable[[DenseMatrix], Any], empty: Any) -> Any:
+    """Return what is made of some rows; filters of dask leave chunks without any."""
+    return work(accept(np.asarray(block))) if len(block) else empty

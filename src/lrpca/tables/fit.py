@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,47 +22,36 @@ from lrpca.matrices.sample import draw_sample
 from lrpca.solvers.base import State
 from lrpca.solvers.rank.choice import CLEAR
 from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
-from lrpca.tables.bands import (
-    as_matrix,
-    fresh,
-    in_blocks,
-    in_memory,
-    is_elsewhere,
-    only_rows,
-    rows_of,
-    spread_rows,
-    without_centre,
-)
-from lrpca.tables.decompositions import assembled, filled
-from lrpca.tables.medians import column_medians
-from lrpca.tables.scores import row_scores
+from lrpca.tables.bands import as_matrix, in_blocks, in_memory, is_elsewhere, only_rows, rows_of
+from lrpca.tables.centre import table_medians, without_centre
+from lrpca.tables.row_model import RowModel
 
-# The low-rank part takes at most one in so many of the shorter side: a row with more coefficients than that has no
-# entries to spare which would tell an outlier.
+# At most one in so many entries of the shorter side is a component of the low-rank part: a row with more coefficients
+# has no entries to spare that would tell an outlier.
 _ENTRIES_PER_COMPONENT = 2
-# Rows that keep less than this share of what the median row keeps have no say in the centre and the variances.
-_LOST = 0.5
-# Whole-number weights repeat the rows of a table that has less than this many entries then.
+# Rows that keep less than this share of what the median row keeps do not count for the centre and the variances.
+_LOW_INLIER = 0.5
+# Whole-number weights repeat the rows of a table that then has fewer entries than this.
 _REPEATED_BELOW = 1 << 22
-# An outlier of new rows is at least so many tolerances of the solver away.
+# An outlier of new rows is at least this many tolerances of the solver away.
 _ABOVE_TOL = 20.0
 # A table of at most so many columns, and many times as many rows, is narrow.
 NARROW, ROWS_PER_COLUMN = 40, 5
-# A variance this much smaller than the largest is none.
+# A variance this much smaller than the largest is zero.
 _NOTHING = 1e-12
 # A component that is left out may raise the noise level by this factor.
 _MORE_NOISE = 1.5
 # Residuals beyond so many noise levels are outliers.
 _OUTLYING = 5.0
-# How far an axis has to stand out of the largest singular value of noise to be one, where their number is asked for.
-_STANDS_OUT = 1.3
-# ... and of rounding, times the precision of the result: centring leaves the component that the centre used at zero.
+# By how much an axis has to exceed the largest singular value of noise, where their number is asked for.
+_EXCEEDS = 1.3
+# ... and rounding, times the precision of the result: centring leaves the component that the centre used at zero.
 _ABOVE_ROUNDING = 1e3
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What `decompose` is to be asked for; see there."""
+class Settings:
+    """Parameters of a fit; see `RobustPCA` and `lrpca.decompose`."""
 
     n_components: int | float | str
     center: bool | str
@@ -73,123 +62,106 @@ class Wanted:
     random_state: Any = None
     callback: Callable[[State], object] | None = None
 
+    def is_narrow(self, shape: tuple[int, int]) -> bool:
+        """Tell whether a table has so few columns that their covariance tells more than a low-rank part."""
+        by_default = self.method in ("lrpca", "auto") and self.schedule is None
+        return by_default and shape[1] <= NARROW and shape[0] >= ROWS_PER_COLUMN * shape[1]
+
+    def subtracts_medians(self, shape: tuple[int, int]) -> bool:
+        """Tell whether medians are the centre: on request, or where a table is too small for one more component."""
+        small = min(shape) // _ENTRIES_PER_COMPONENT < 2 and not self.is_narrow(shape)
+        return self.center == "median" or (bool(self.center) and small)
+
 
 @dataclass(frozen=True)
-class RobustFit:
-    """Axes of the clean rows, the fitted scales, and the decomposition of the training rows.
-
-    Where entries are missing, the low-rank part of `filled` is the better guess at them: it is shrunk by as little as
-    is known of a row or column. It is that of `decomposition` else. The noise variance is in units of `unit` squared,
-    since it may be beyond the range of numbers.
-    """
+class _Solution:
+    """Axes of the rows that count, and how they were found."""
 
     axes: PrincipalAxes
     noise_level: float
-    outlier_threshold: float
     noise_variance: float
+    outlier_threshold: float
     total_weight: float
-    decomposition: Decomposition
-    filled: Decomposition
+    low_rank: Decomposition | None
     n_iter: int
     converged: bool
-    complaints: list[Complaint]
+    warnings: list[Complaint]
+
+
+@dataclass(frozen=True)
+class RobustFit(_Solution):
+    """Axes of the clean rows, the fitted scales, and the decomposition of the training rows.
+
+    Where entries are missing, the low-rank part of `filled` is the better estimate of them: it is shrunk where little
+    is known of a row or column. Otherwise it is that of `decomposition`. The noise variance is in units of `unit`
+    squared, since it may be beyond the range of numbers.
+    """
+
+    decomposition: Decomposition
+    filled: Decomposition
     unit: float = 1.0
 
     def of_table(self, Y: Any, unit: float) -> RobustFit:
         """Return the fit of a table Y, given that of the table divided by a power of four."""
         axes = self.axes
-        decompositions = [part.in_units(1 / unit).with_data(as_matrix(Y)) for part in (self.decomposition, self.filled)]
         return replace(
             self,
             axes=PrincipalAxes(axes.mean * unit, axes.components, axes.singular_values * unit, axes.scores * unit),
             noise_level=self.noise_level * unit,
             outlier_threshold=self.outlier_threshold * unit,
-            decomposition=decompositions[0],
-            filled=decompositions[1],
+            decomposition=self.decomposition.in_units(1 / unit).with_data(as_matrix(Y)),
+            filled=self.filled.in_units(1 / unit).with_data(as_matrix(Y)),
             unit=unit,
         )
 
 
-class _Solution(NamedTuple):
-    """Axes of the rows that count, and how they were found."""
-
-    axes: PrincipalAxes
-    noise: float
-    noise_variance: float
-    threshold: float
-    total_weight: float
-    low_rank: Decomposition | None
-    n_iter: int
-    converged: bool
-    complaints: list[Complaint]
-
-
 def robust_fit(
     Y: Any,  # (n1, n2)
-    wanted: Wanted,
+    settings: Settings,
     weight: Any = None,  # (n1,), each row as so many equal rows
     *,
     allow_empty: bool = False,
 ) -> RobustFit:
     """Fit ``Y = 1 meanᵀ + scores components + outliers + noise``.
 
-    Parameters
-    ----------
-    Y : ndarray, CSR matrix or ChunkedMatrix
-        NaN is missing. A small chunked matrix is read into memory, a large one never is.
-    wanted : Wanted
-    weight : ndarray, optional
-        Rows of weight 0 have no say. Whole numbers repeat the rows, unless the table is large.
-    allow_empty : bool
-        Whether columns may be without any entry.
-
-    Returns
-    -------
-    RobustFit
+    Y is an array, a CSR matrix or a chunked matrix, NaN is missing. A small chunked matrix is read into memory, a large
+    one never is. Rows of weight 0 have no influence. Whole numbers repeat the rows, unless the table is large. Columns
+    without any entry raise ValueError unless `allow_empty`.
     """
+    from lrpca.tables.imputation import with_filled_gaps
+
     table = in_memory(Y)
     unit = _unit_of_table(table)
     if unit != 1:
-        if wanted.callback is not None:
-            wanted = replace(wanted, callback=showing_units(wanted.callback, unit))
+        if settings.callback is not None:
+            settings = replace(settings, callback=showing_units(settings.callback, unit))
         divided = as_matrix(table).in_units(unit).array
-        return robust_fit(divided, wanted, weight, allow_empty=allow_empty).of_table(Y, unit)
+        return robust_fit(divided, settings, weight, allow_empty=allow_empty).of_table(Y, unit)
     rows, weight = _rows_that_count(table, weight)
     used = table
-    if is_elsewhere(table) and (_is_narrow(table.shape, wanted) or wanted.center == "median" or rows is not None):
+    needs_blocks = settings.is_narrow(table.shape) or settings.center == "median" or rows is not None
+    if is_elsewhere(table) and needs_blocks:
         used = in_blocks(table)
     if rows is not None:
         repeated = weight is None
         used = only_rows(used, rows) if isinstance(used, ChunkedMatrix) and not repeated else rows_of(used, rows)
-    offset = _median(used, weight) if wanted.center == "median" or _is_thin(used.shape, wanted) else None
-    if offset is not None:
-        used = _taken_off(used, offset)
-    matrix = as_matrix(used)
+    offset = table_medians(used, weight) if settings.subtracts_medians(used.shape) else None
+    matrix = as_matrix(used if offset is None else without_centre(used, offset))
     try:
-        solution = (_narrow if _is_narrow(matrix.shape, wanted) else _wide)(matrix, wanted, weight)
+        solution = (_narrow if settings.is_narrow(matrix.shape) else _wide)(matrix, settings, weight)
         if not allow_empty:
             _refuse_empty_columns(matrix, solution.low_rank)
     finally:
         matrix.close()
-    axes = solution.axes
     if offset is not None:
-        axes = PrincipalAxes(axes.mean + offset, axes.components, axes.singular_values, axes.scores)
+        solution = replace(solution, axes=replace(solution.axes, mean=solution.axes.mean + offset))
     whole = as_matrix(Y)
     try:
-        decomposition = _of_all_rows(whole, axes, rows, solution, wanted)
+        decomposition = _of_all_rows(whole, rows, solution, settings.method)
     finally:
         whole.close()
     return RobustFit(
-        axes,
-        solution.noise,
-        solution.threshold,
-        solution.noise_variance,
-        solution.total_weight,
-        decomposition,
-        filled(as_matrix(table), decomposition),
-        solution.n_iter,
-        solution.converged,
-        solution.complaints,
+        **vars(solution), decomposition=decomposition, filled=with_filled_gaps(as_matrix(table), decomposition)
     )
 
 
@@ -201,10 +173,7 @@ def _unit_of_table(table: Any) -> float:
     return unit_of(sample.values, arithmetic_dtype(table.dtype))
 
 
-def _rows_that_count(
-    table: Any,  # (n1, n2)
-    weight: Any,  # (n1,)
-) -> tuple[Any, Any]:
+def _rows_that_count(table: Any, weight: Any) -> tuple[Any, Any]:
     """Return the indices of the rows to use (None: all as they are) and their weights (None: all equal)."""
     if weight is None or (weight == 1).all():
         return None, None
@@ -217,47 +186,31 @@ def _rows_that_count(
     return rows, weight[rows]
 
 
-def _is_thin(shape: tuple[int, int], wanted: Wanted) -> bool:
-    """Tell whether a table is too small for a low-rank part with a centre: then medians are its centre."""
-    return bool(wanted.center) and min(shape) // _ENTRIES_PER_COMPONENT < 2 and not _is_narrow(shape, wanted)
-
-
-def _is_narrow(shape: tuple[int, int], wanted: Wanted) -> bool:
-    """Tell whether a table has so few columns that their covariance tells more than a low-rank part."""
-    n1, n2 = shape
-    by_default = wanted.method in ("lrpca", "auto") and wanted.schedule is None
-    return by_default and n2 <= NARROW and n1 >= ROWS_PER_COLUMN * n2
-
-
-def _narrow(matrix: DenseMatrix, wanted: Wanted, weight: Any) -> _Solution:
+def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     """Return the axes of a narrow table, from a covariance without outlying cells."""
-    from lrpca.tables.cellwise import narrow_axes
+    from lrpca.tables.cellwise import cellwise_moments
 
     n1, n2 = matrix.shape
-    found = narrow_axes(matrix, center=wanted.center is True, weight=weight)
-    total = float((np.ones(n1) if weight is None else weight)[found.cells.rows_used].sum())
-    count = _count(found.variances, wanted.n_components, total)
-    complaints = _no_gap(found.variances, count) if isinstance(wanted.n_components, str) and count < n2 else []
-    components = found.components[:count]
-    left = float(found.variances[count:].mean()) if count < n2 else 0.0
-    noise = max(
-        math.sqrt(left), rounding_level(matrix.result, float(np.abs(found.mean).max() + math.sqrt(found.variances[0])))
-    )
-    scores = row_scores(matrix, found.mean, components, found.variances[:count], noise)
-    freedom = max(total - 1, 1) if wanted.center is True else total
-    axes = PrincipalAxes(found.mean, components, np.sqrt(found.variances[:count] * freedom), scores)
+    moments = cellwise_moments(matrix, center=settings.center is True, weight=weight)
+    components, variances = moments.axes()
+    total = float((np.ones(n1) if weight is None else weight)[moments.rows_used].sum())
+    count = _count(variances, settings.n_components, total)
+    warnings = _no_gap(variances, count) if isinstance(settings.n_components, str) and count < n2 else []
+    left = float(variances[count:].mean()) if count < n2 else 0.0
+    components, variances = components[:count], variances[:count]
+    largest = float(np.abs(moments.mean).max() + math.sqrt(variances[0]))
+    noise = max(math.sqrt(left), rounding_level(matrix.result, largest))
+    scores = RowModel(moments.mean, components, variances, noise).exact_scores(matrix)
+    freedom = max(total - 1, 1) if settings.center is True else total
+    axes = PrincipalAxes(moments.mean, components, np.sqrt(variances * freedom), scores)
     threshold = max(outlier_threshold(noise, matrix.stored, 0.0), _accuracy(matrix, axes))
-    if not found.cells.converged:
-        message = f"the cells that count as outliers kept changing for {found.cells.n_iter} rounds; there may be too "
-        complaints.append((ConvergenceWarning, f"not converged: {message}few rows, or too many missing entries"))
-    cells = found.cells
-    return _Solution(axes, noise, left, threshold, total, None, cells.n_iter, cells.converged, complaints)
+    if not moments.converged:
+        message = f"the cells that count as outliers kept changing for {moments.n_iter} rounds; there may be too "
+        warnings.append((ConvergenceWarning, f"not converged: {message}few rows, or too many missing entries"))
+    return _Solution(axes, noise, left, threshold, total, None, moments.n_iter, moments.converged, warnings)
 
 
-def _no_gap(
-    variances: Any,  # (n2,)
-    count: int,
-) -> list[Complaint]:
+def _no_gap(variances: Any, count: int) -> list[Complaint]:
     gap = math.sqrt(variances[count - 1] / max(float(variances[count]), float(np.finfo(float).tiny)))
     if gap >= CLEAR:
         return []
@@ -265,12 +218,8 @@ def _no_gap(
     return [(DiagnosisWarning, f"n_components='auto' {message}; look at explained_variance_ and give n_components")]
 
 
-def _count(
-    variances: Any,  # (n2,)
-    n_components: int | float | str,
-    rows: float,
-) -> int:
-    """Return how many axes to keep: so many, those that explain a share, or those that stand out of the others."""
+def _count(variances: Any, n_components: int | float | str, rows: float) -> int:
+    """Return how many of all axes to keep: so many, those that explain a share, or those that exceed the others."""
     if isinstance(n_components, int):
         return n_components
     if not variances.any():
@@ -278,51 +227,51 @@ def _count(
     shares = np.cumsum(variances) / float(variances.sum())
     if not isinstance(n_components, str):
         return min(len(variances), int(np.count_nonzero(shares < n_components)) + 1)
-    spread = (_STANDS_OUT * (1 + math.sqrt(len(variances) / rows))) ** 2
+    spread = (_EXCEEDS * (1 + math.sqrt(len(variances) / rows))) ** 2
     for count in range(1, len(variances)):
         if variances[count] <= max(spread * variances[count:].mean(), _NOTHING * variances[0]):
             return count
     return len(variances)
 
 
-def _wide(matrix: DenseMatrix, wanted: Wanted, weight: Any) -> _Solution:
+def _wide(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     """Return the axes of a table of many columns, from its low-rank part."""
-    low_rank, complaints = _low_rank(matrix, wanted, weight)
-    axes, counted = _axes_of(matrix, low_rank, wanted, weight)
-    if low_rank is not None and _is_centre_idle(matrix, axes, low_rank, wanted, counted):
+    low_rank, warnings = _low_rank(matrix, settings, weight)
+    axes, counted = _axes_of(matrix, low_rank, settings, weight)
+    if low_rank is not None and _is_centre_idle(matrix, axes, low_rank, settings, counted):
         # The component for the centre may have gone to some outliers: does the table need it?
-        without, other_complaints = _low_rank(matrix, wanted, weight, for_centre=0)
+        without, other_warnings = _low_rank(matrix, settings, weight, for_centre=0)
         if without is not None and _explains_as_much(matrix, without, low_rank):
-            low_rank, complaints = without, other_complaints
-            axes, counted = _axes_of(matrix, low_rank, wanted, weight)
-    axes, noise, threshold = _completed(matrix, axes, low_rank, wanted, counted)
+            low_rank, warnings = without, other_warnings
+            axes, counted = _axes_of(matrix, low_rank, settings, weight)
+    axes, noise, threshold = _completed(matrix, axes, low_rank, settings, counted)
     total = _total(matrix, counted)
     n2, free = matrix.shape[1], matrix.shape[1] - len(axes.components)
     # As PCA counts it: what is left of the variance, by direction that is left.
     left = noise**2 * total * n2 / (max(total - 1, 1) * free) if free else 0.0
     n_iter, converged = (1, True) if low_rank is None else (low_rank.n_iter, low_rank.converged)
-    return _Solution(axes, noise, left, threshold, total, low_rank, n_iter, converged, complaints)
+    return _Solution(axes, noise, left, threshold, total, low_rank, n_iter, converged, warnings)
 
 
 def _axes_of(
-    matrix: DenseMatrix, low_rank: Decomposition | None, wanted: Wanted, weight: Any
+    matrix: DenseMatrix, low_rank: Decomposition | None, settings: Settings, weight: Any
 ) -> tuple[PrincipalAxes, Any]:
-    """Return the axes of a low-rank part, and the weights of the rows that have a say in them."""
+    """Return the axes of a low-rank part, and the weights of the rows that count for them."""
     if low_rank is None:
         n1, n2 = matrix.shape
         return PrincipalAxes(np.zeros(n2), np.zeros((0, n2)), np.zeros(0), np.zeros((n1, 0))), weight
-    weight = _without_lost_rows(low_rank, weight)
-    return principal_axes(low_rank.L, low_rank.R, center=wanted.center is True, weight=weight), weight
+    weight = _without_low_inlier_rows(low_rank, weight)
+    return principal_axes(low_rank.L, low_rank.R, center=settings.center is True, weight=weight), weight
 
 
 def _is_centre_idle(
-    matrix: DenseMatrix, axes: PrincipalAxes, low_rank: Decomposition, wanted: Wanted, weight: Any
+    matrix: DenseMatrix, axes: PrincipalAxes, low_rank: Decomposition, settings: Settings, weight: Any
 ) -> bool:
-    """Tell whether all components stand out about the centre, though there is one more than asked for."""
-    asked = wanted.n_components
-    if wanted.center is not True or not isinstance(asked, int) or low_rank.rank <= asked:
+    """Tell whether all components about the centre exceed the noise, though there is one more than asked for."""
+    asked = settings.n_components
+    if settings.center is not True or not isinstance(asked, int) or low_rank.rank <= asked:
         return False
-    return _standing_out(matrix, axes, low_rank.noise_level, weight) > asked
+    return _count_present(matrix, axes, low_rank.noise_level, weight) > asked
 
 
 def _explains_as_much(matrix: DenseMatrix, one: Decomposition, other: Decomposition) -> bool:
@@ -335,11 +284,11 @@ def _explains_as_much(matrix: DenseMatrix, one: Decomposition, other: Decomposit
     return left[0] <= left[1]
 
 
-def _standing_out(matrix: DenseMatrix, axes: PrincipalAxes, noise: float, weight: Any) -> int:
-    """Return how many axes stand out of what noise alone would make, and of rounding."""
+def _count_present(matrix: DenseMatrix, axes: PrincipalAxes, noise: float, weight: Any) -> int:
+    """Return how many axes exceed what noise alone would make, and rounding."""
     n1, n2 = matrix.shape
     heavier = math.sqrt(_total(matrix, weight) / n1)
-    edge = _STANDS_OUT * noise * (math.sqrt(n1) + math.sqrt(n2)) * heavier
+    edge = _EXCEEDS * noise * (math.sqrt(n1) + math.sqrt(n2)) * heavier
     rounding = _ABOVE_ROUNDING * float(np.finfo(matrix.result).eps) * float(axes.singular_values.max(initial=0.0))
     return int(np.count_nonzero(axes.singular_values > max(edge, rounding)))
 
@@ -362,66 +311,67 @@ def _refuse_empty_columns(matrix: DenseMatrix, low_rank: Decomposition | None) -
         )
 
 
-def _without_lost_rows(low_rank: Decomposition, weight: Any) -> Any:
-    """Return the weights with zero for rows of which hardly anything is explained: their scores rest on nothing."""
+def _without_low_inlier_rows(low_rank: Decomposition, weight: Any) -> Any:
+    """Return the weights, zero for low-inlier rows: hardly anything of them is explained."""
     kept = low_rank.diagnosis.kept_by_row
     known = kept == kept
     if not known.any():
         return weight
-    lost = ~known | (kept < _LOST * float(np.median(kept[known])))
-    if not lost.any() or lost.all():
+    low = ~known | (kept < _LOW_INLIER * float(np.median(kept[known])))
+    if not low.any() or low.all():
         return weight
-    return np.where(lost, 0.0, 1.0 if weight is None else weight)
+    return np.where(low, 0.0, 1.0 if weight is None else weight)
 
 
 def _low_rank(
-    matrix: DenseMatrix, wanted: Wanted, weight: Any, for_centre: int = 1
+    matrix: DenseMatrix, settings: Settings, weight: Any, for_centre: int = 1
 ) -> tuple[Decomposition | None, list[Complaint]]:
     """Return the low-rank part, with a component for the centre; None where the table is too narrow to have one.
 
-    Medians, once taken off, leave a component of their own: the distance of the centre from them.
+    Medians, once subtracted, leave a component of their own: the distance of the centre from them.
     """
-    extra = for_centre if wanted.center else 0
+    extra = for_centre if settings.center else 0
     most = min(matrix.shape) // _ENTRIES_PER_COMPONENT
     if most < 1 + extra:
         return None, []
-    by_number = isinstance(wanted.n_components, int)
-    rank: Any = min(int(wanted.n_components) + extra, most) if by_number else "auto"
+    by_number = isinstance(settings.n_components, int)
+    rank: Any = min(int(settings.n_components) + extra, most) if by_number else "auto"
     arguments = Arguments(
-        wanted.method,
-        wanted.schedule,
-        wanted.tol,
-        wanted.max_iter,
-        wanted.random_state,
-        wanted.callback,
+        settings.method,
+        settings.schedule,
+        settings.tol,
+        settings.max_iter,
+        settings.random_state,
+        settings.callback,
         row_weight=weight,
     )
-    return decompose_quietly(fresh(matrix), rank, arguments)
+    data = as_matrix(matrix) if isinstance(matrix, ChunkedMatrix) else matrix.array
+    return decompose_quietly(data, rank, arguments)
 
 
 def _completed(
-    matrix: DenseMatrix, axes: PrincipalAxes, low_rank: Decomposition | None, wanted: Wanted, weight: Any
+    matrix: DenseMatrix, axes: PrincipalAxes, low_rank: Decomposition | None, settings: Settings, weight: Any
 ) -> tuple[PrincipalAxes, float, float]:
-    """Return as many axes as wanted, the noise level and the outlier threshold."""
+    """Return as many axes as asked for, the noise level and the outlier threshold."""
     if low_rank is None:
         noise, threshold = _scales(matrix, axes)
     else:
         noise, threshold = low_rank.noise_level, float(low_rank.outlier_threshold)
-    standing_out = _standing_out(matrix, axes, noise, weight)
-    count = _wanted_count(matrix, axes.first(standing_out), noise, wanted.n_components, weight)
-    if count < standing_out:
-        # What is cut off belongs to what is left over from now on.
-        cut = axes.singular_values[count:standing_out]
+    present_count = _count_present(matrix, axes, noise, weight)
+    count = _wanted_count(matrix, axes.first(present_count), noise, settings.n_components, weight)
+    if count < present_count:
+        # Components that are left out count as noise from here on.
+        cut = axes.singular_values[count:present_count]
         noise = math.sqrt(noise**2 + float(cut @ cut) / (_total(matrix, weight) * matrix.shape[1]))
         threshold = max(threshold, _OUTLYING * noise)
-    axes = axes.first(min(count, max(standing_out, 1)))
+    axes = axes.first(min(count, max(present_count, 1)))
     return extended_axes(matrix, axes, count, threshold, weight=weight), noise, max(threshold, _accuracy(matrix, axes))
 
 
 def _wanted_count(
     matrix: DenseMatrix, axes: PrincipalAxes, noise: float, n_components: int | float | str, weight: Any
 ) -> int:
-    """Return how many axes to keep, given those that stand out."""
+    """Return how many axes to keep, given those that exceed the noise."""
     if isinstance(n_components, int):
         return n_components
     present = len(axes.components)
@@ -443,53 +393,26 @@ def _scales(matrix: DenseMatrix, axes: PrincipalAxes) -> tuple[float, float]:
     sample = draw_sample(matrix, np.random.default_rng(0))
     L = np.column_stack([np.ones(matrix.shape[0]), axes.scores])
     R = np.column_stack([axes.mean, axes.components.T])
-    scale = sample.typical
-    rounding = rounding_level(matrix.result, scale)
+    rounding = rounding_level(matrix.result, sample.typical)
     noise = residual_core(sample.residuals(L, R), rounding).sigma
     return noise, outlier_threshold(noise, matrix.stored, rounding)
 
 
-def _of_all_rows(
-    matrix: DenseMatrix, axes: PrincipalAxes, rows: Any, solution: _Solution, wanted: Wanted
-) -> Decomposition:
+def _of_all_rows(matrix: DenseMatrix, rows: Any, solution: _Solution, method: str) -> Decomposition:
     """Return the decomposition of the table as it was given, rows without weight included."""
-    noise, scores = solution.noise, axes.scores
+    axes, scores = solution.axes, solution.axes.scores
+    variances = axes.singular_values**2 / max(solution.total_weight - 1, 1)
+    model = RowModel(axes.mean, axes.components, variances, solution.noise_level, threshold=solution.outlier_threshold)
     if rows is not None:
         scores = np.zeros((matrix.shape[0], len(axes.components)))
         scores[rows] = axes.scores
         idle = np.setdiff1d(np.arange(len(scores)), rows)
         if len(idle):
-            variances = axes.singular_values**2 / max(solution.total_weight - 1, 1)
             # What is read in blocks is read once for all rows: those without weight may be too many for memory.
             whole = is_elsewhere(matrix.array) or isinstance(matrix, ChunkedMatrix)
-            some = matrix if whole else matrix.take_rows(idle)
-            found = row_scores(some, axes.mean, axes.components, variances, noise)
+            found = model.exact_scores(matrix if whole else matrix.take_rows(idle))
             scores[idle] = found[idle] if whole else found
-    low_rank = solution.low_rank
-    decomposition = assembled(
-        matrix, axes.mean, axes.components, scores, noise, solution.threshold, low_rank, wanted.method
-    )
-    if low_rank is None and not solution.converged:
+    decomposition = model.decomposition(matrix, scores, solution.low_rank, method)
+    if solution.low_rank is None and not solution.converged:
         decomposition.reason = "max_iter"
     return decomposition
-
-
-def _median(
-    Y: Any,  # (n1, n2)
-    weight: Any,  # (n1,)
-) -> Any:
-    """Return the medians of the columns; where the table is not in memory, those of some of its rows."""
-    if isinstance(Y, ChunkedMatrix):
-        rows = spread_rows(Y.shape)
-        Y, weight = rows_of(Y, rows), None if weight is None else weight[rows]
-    dense = np.asarray(Y.toarray() if hasattr(Y, "toarray") else Y, np.float64)
-    return column_medians(dense, np.ones(len(dense)) if weight is None else weight)
-
-
-def _taken_off(Y: Any, offset: Any) -> Any:
-    """Return Y without a centre: a copy, in floating point, unless it is not in memory."""
-    if isinstance(Y, ChunkedMatrix):
-        return without_centre(Y, offset)
-    dense = Y.toarray() if hasattr(Y, "toarray") else Y
-    dtype = dense.dtype if dense.dtype.kind == "f" and dense.dtype.itemsize >= 4 else np.float64
-    return np.subtract(dense, offset, dtype=dtype)

@@ -1,12 +1,12 @@
 """Missing entries: the posterior mean of the low-rank part, which is shrunk where little was observed.
 
-A least-squares fit of many components to few entries of a row fits their noise, and what it says of the others is
-worthless. So rows and columns are given priors that are learned from all of them, and noise levels of their own, by
-variational Bayes (Bishop 1999; Lim and Teh 2007), with the outliers left out:
+A least-squares fit of many components to few entries of a row fits their noise, and predicts the other entries badly.
+So rows and columns get priors that are learned from all of them, and noise levels of their own, by variational Bayes
+(Bishop 1999; Lim and Teh 2007). Outliers are left out:
 
     y_ij = l_i · r_j + noise,   l_i ~ N(μ_L, I),   r_j ~ N(μ_R, diag(γ)),   noise ~ N(0, σ² a_i b_j)
 
-Each half of a sweep is one read of Y. It solves every row (or column) by the Gram matrix of its own kept entries, and
+Each half of a sweep is one pass over Y. It solves every row (or column) by the Gram matrix of its own kept entries, and
 takes its noise level from what is left.
 """
 
@@ -22,12 +22,15 @@ import numpy as np
 
 from lrpca.core.factors import normal_form, product_norm
 from lrpca.core.linalg import eigh
+from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, draw_sample
 from lrpca.solvers.rows import row_quantile
 
+# Gaps of tables with fewer entries are filled by the posterior mean: it reads them up to forty times.
+_FILLED_BELOW = 1 << 22
 # Sweeps at most, and the change of X, in units of the noise, at which they end.
 _SWEEPS = 20
 _AT_REST = 0.01
@@ -43,7 +46,7 @@ _ABSENT = 1e-10
 # found so is as good as one of so many times the squares. No row is taken to be fitted more freely than this.
 _LOW, _WORTH = 0.2, 0.12
 _FREEST = 0.9
-# Spread of log variances below which all noise levels are the same, and the fewest entries that have a say in it.
+# Spread of log variances below which all noise levels are the same, and the fewest entries of a row that counts for it.
 _SAME = 1e-3
 _FEW = 3
 # Rows that are fitted exactly are taken to have this part of the common noise variance.
@@ -73,23 +76,17 @@ class _Noise:
     outliers: float  # how many lie between one and two thresholds for each entry within
 
     @classmethod
-    def of(
-        cls,
-        sizes: Any,  # (m,) some residuals, in units of the noise of their rows and columns
-        sigma: float,
-        least: float,
-        ratio: float,
-    ) -> _Noise:
-        """Return the noise with the outliers counted; at least one is thought to be there."""
+    def of(cls, sizes: Any, sigma: float, least: float, ratio: float) -> _Noise:
+        """Count outliers among some residuals (m,), in units of the noise of their rows and columns: at least one."""
         inside = np.sum(sizes <= ratio * sigma)
         beyond = np.sum(sizes <= 2 * ratio * sigma) - inside
         return cls(sigma, least, ratio, max(1.0, float(beyond)) / max(1.0, float(inside)))
 
-    def clean(
-        self,
-        squares: Any,  # (m, n2) residuals in units of the noise, squared; infinite where missing
-    ) -> Any:
-        """Return how likely each entry is clean: half-normal |D| over outliers that are spread evenly, row by row."""
+    def clean(self, squares: Any) -> Any:
+        """Return how likely each entry is clean, given squared residuals (m, n2) in units of the noise, inf: missing.
+
+        The densities are a half-normal one and one of outliers that are spread evenly, row by row.
+        """
         kept = squares <= self.ratio**2
         inside = np.count_nonzero(kept, axis=1)
         beyond = np.count_nonzero(squares <= 4 * self.ratio**2, axis=1) - inside
@@ -97,6 +94,18 @@ class _Noise:
         density = (beyond + self.outliers) / ((inside + 1) * self.ratio)
         peak = math.sqrt(2 / math.pi) * np.exp(-0.5 * np.where(kept, squares, 0.0))
         return np.where(kept, peak / (peak + density[:, None]), 0.0)
+
+
+def with_filled_gaps(matrix: DenseMatrix, plain: Decomposition) -> Decomposition:
+    """Return the decomposition with the posterior mean as its low-rank part, where a small table has gaps."""
+    if math.prod(matrix.shape) >= _FILLED_BELOW:
+        return plain
+    blocks = matrix.blocks(max(1, _PIECE // matrix.shape[1]))
+    if not any((block != block).any() or (mask is not None and not mask.all()) for _, block, mask in blocks):
+        return plain
+    L, R = posterior_mean(matrix, plain.L, plain.R, plain.noise_level, float(plain.outlier_threshold))
+    L, R = (factor.astype(matrix.result) for factor in normal_form(L, R)[:2])
+    return replace(plain, L=L, R=R)
 
 
 def posterior_mean(
@@ -108,42 +117,17 @@ def posterior_mean(
 ) -> tuple[Any, Any]:
     """Return factors of the posterior mean of the low-rank part, given what was observed and is no outlier.
 
-    Parameters
-    ----------
-    matrix : DenseMatrix
-        The data, of which some entries are missing.
-    L, R : ndarray (n1, r), (n2, r)
-        The low-rank part as fitted, ``X = L Rᵀ``. A centre is one of the components: its prior variance is large, and
-        rows of which nothing is known get the mean row.
-    noise : float
-        Noise level of the fit. At rounding, the factors come back as they are.
-    threshold : float
-        Residuals beyond are outliers. It follows the noise levels of rows and columns.
+    A centre is one of the components: its prior variance is large, and rows without any entry get the mean row. The
+    threshold of outliers follows the noise levels of rows and columns. With noise at rounding, the factors come back as
+    they are. Otherwise they are in double precision, components in no particular order.
 
-    Returns
-    -------
-    L, R : ndarray (n1, r), (n2, r)
-        In double precision, components in no particular order.
-
-    Notes
-    -----
-    A sweep is two reads of Y, and at most twenty are made. A covariance matrix (r, r) is held for every row and column.
+    A sweep is two passes over Y; at most twenty are made. A covariance matrix (r, r) is held for every row and column.
 
     References
     ----------
     .. [1] Y. J. Lim and Y. W. Teh, "Variational Bayesian approach to movie rating prediction", KDD Cup 2007.
     .. [2] G. K. Smyth, "Linear models and empirical Bayes methods...", Stat. Appl. Genet. Mol. Biol. 3, 2004: variances
        that are pooled by as much as they have in common.
-
-    Examples
-    --------
-    >>> from lrpca.matrices.dense import DenseMatrix
-    >>> from lrpca.testing import planted
-    >>> problem = planted((60, 50), rank=2, noise=0.1, missing=0.5, outlier_fraction=0.0, scale=1.0)
-    >>> U, values, Vt = np.linalg.svd(problem.X, full_matrices=False)
-    >>> L, R = posterior_mean(DenseMatrix(problem.Y), U[:, :2] * values[:2], Vt[:2].T, noise=0.1, threshold=0.5)
-    >>> L.shape, R.shape
-    ((60, 2), (50, 2))
     """
     n1, n2 = matrix.shape
     scale = product_norm(L, R) / math.sqrt(n1 * n2)
@@ -162,9 +146,9 @@ def posterior_mean(
             for take, side, other in ((matrix.take_rows, rows, columns), (matrix.take_columns, columns, rows)):
                 level = _Noise.of(_sizes(sample, rows, columns), sigma, least, threshold / noise)
                 sigma = max(least, _update(take, side, other, level, threads))
-            change = _distance(before, (rows.mean, columns.mean)) / math.sqrt(n1 * n2)
+            change = product_norm(np.hstack([rows.mean, before[0]]), np.hstack([columns.mean, -before[1]]))
             _learn_priors(rows, columns, sigma)
-            if change <= _AT_REST * sigma:
+            if change <= _AT_REST * sigma * math.sqrt(n1 * n2):
                 break
     finally:
         threads.close()
@@ -187,14 +171,11 @@ def _start(L: Any, R: Any, noise: float) -> tuple[_Side, _Side]:
 
 
 def _measure_quantiles(take: Take, side: _Side, other: _Side, threads: Threads) -> None:
-    """Set first noise variances of rows by low quantiles of their residuals, which outliers cannot move.
-
-    A row that has a component almost to itself is fitted exactly in many entries, whatever its noise: a share of them
-    that is its leverage says nothing.
-    """
+    """Set first noise variances of rows by low quantiles of their residuals, which outliers cannot move."""
     n = len(side.mean)
     quantiles, counts = np.empty(n), np.empty(n)
-    # Columns of the factors are orthogonal at the start.
+    # A row that has a component almost to itself is fitted exactly in many entries, whatever its noise: a share of them
+    # that is its leverage says nothing. Columns of the factors are orthogonal at the start.
     leverage = np.minimum(_FREEST, np.sum(side.mean**2 / np.sum(side.mean**2, axis=0), axis=1))
     share = leverage + (1 - leverage) * _LOW
 
@@ -228,7 +209,7 @@ def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threa
         grams[:, upper[0], upper[1]] = grams[:, upper[1], upper[0]] = weight @ pairs
         weighted = weight * values
         sides = weighted @ other.mean
-        A, C = _solve(grams, sides, side.prior_mean, side.prior_variance)
+        A, C = _solve(grams, sides, side)
         # E Σ_j w_ij (y_ij - l_i · r_j)²: one for each clean entry, if the noise level is right.
         squares[rows] = np.sum(weighted * values, axis=1) - 2 * np.sum(A * sides, axis=1)
         squares[rows] += np.sum(grams * (A[:, :, None] * A[:, None, :] + C), axis=(1, 2))
@@ -242,7 +223,7 @@ def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threa
 
 
 def _parts(side: _Side, other: _Side) -> list[Any]:
-    """Return the rows of one factor in blocks, whatever the number of threads."""
+    """Return the rows of one factor in blocks."""
     n, count = len(side.mean), max(1, _PIECE // len(other.mean))
     return [np.arange(first, min(n, first + count)) for first in range(0, n, count)]
 
@@ -256,36 +237,25 @@ def _sizes(sample: Sample, rows: _Side, columns: _Side) -> Any:
 def _read(block: DenseMatrix) -> tuple[Any, Any]:
     """Return a block in double precision, 0 where missing, and where it was observed."""
     values = np.asarray(block.array, np.float64)
-    observed = values == values
-    if block.mask is not None:
-        observed &= block.mask
+    observed = values == values if block.mask is None else (values == values) & block.mask
     return np.where(observed, values, 0.0), observed
 
 
-def _solve(
-    grams: Any,  # (m, r, r) in units of the noise
-    sides: Any,  # (m, r)
-    prior_mean: Any,  # (r,)
-    prior_variance: Any,  # (r,)
-) -> tuple[Any, Any]:
-    """Return the posterior means (m, r) and covariances (m, r, r) of some rows."""
-    precision = grams + np.diag(1.0 / prior_variance)
+def _solve(grams: Any, sides: Any, side: _Side) -> tuple[Any, Any]:
+    """Return the posterior means (m, r) and covariances (m, r, r) of rows with Grams (m, r, r) and sides (m, r)."""
+    precision = grams + np.diag(1.0 / side.prior_variance)
     # Strong and weak components differ by many powers of ten; in units of their own nothing is lost.
     unit = 1.0 / np.sqrt(np.einsum("mkk->mk", precision))
     units = unit[:, :, None] * unit[:, None, :]
     covariance = np.linalg.inv(precision * units) * units
-    return np.einsum("mkl,ml->mk", covariance, sides + prior_mean / prior_variance), covariance
+    return np.einsum("mkl,ml->mk", covariance, sides + side.prior_mean / side.prior_variance), covariance
 
 
-def _noise_variances(
-    variances: Any,  # (n,)
-    freedom: Any,  # (n,) how many entries each is worth
-) -> tuple[Any, float]:
-    """Return the noise variances of rows, pooled, in units of a typical one, and that.
+def _noise_variances(variances: Any, freedom: Any) -> tuple[Any, float]:
+    """Return the noise variances of rows (n,), pooled, in units of a typical one, and that.
 
-    Rows of few entries are pooled with the others, the more the less these differ [2 of `posterior_mean`]: the spread
-    of log variances beyond chance gives the degrees of freedom of the prior. Where nothing is beyond, all rows have
-    the same.
+    Rows of little `freedom` (n,), worth few entries, are pooled with the others, the more the less these differ [2 of
+    `posterior_mean`]. The spread of log variances beyond chance gives the degrees of freedom of the prior.
     """
     common = float(np.sum(freedom * variances) / max(1.0, freedom.sum()))
     telling = freedom >= _FEW
@@ -302,10 +272,8 @@ def _noise_variances(
 
 
 def _learn_priors(rows: _Side, columns: _Side, sigma: float) -> None:
-    """Set the priors to the moments of the sides, in coordinates that make them N(μ, I) and N(μ, diag(γ)).
-
-    The coordinates are free, X = (L B⁻ᵀ)(R B)ᵀ; at their best, components that are not needed vanish in a few sweeps.
-    """
+    """Set the priors to the moments of the sides, in coordinates that make them N(μ, I) and N(μ, diag(γ))."""
+    # The coordinates are free, X = (L B⁻ᵀ)(R B)ᵀ; at their best, components that are not needed vanish in a few sweeps.
     left, right = _spread(rows), _spread(columns)
     values, vectors = eigh(left)
     root = np.sqrt(np.maximum(values, _ABSENT**2 * values[-1]))
@@ -323,15 +291,7 @@ def _spread(side: _Side) -> Any:
     return centred.T @ centred / len(centred) + side.covariance.mean(axis=0)
 
 
-def _change_coordinates(
-    side: _Side,
-    change: Any,  # (r, r)
-) -> None:
+def _change_coordinates(side: _Side, change: Any) -> None:
     side.mean = side.mean @ change
     side.covariance = change.T @ side.covariance @ change
     side.prior_mean = side.mean.mean(axis=0)
-
-
-def _distance(before: tuple[Any, Any], after: tuple[Any, Any]) -> float:
-    """Return ‖L' R'ᵀ - L Rᵀ‖."""
-    return product_norm(np.hstack([after[0], before[0]]), np.hstack([after[1], -before[1]]))

@@ -1,18 +1,24 @@
-"""What an estimator is given: tables in memory by scikit-learn's checks, what is read in blocks by our own."""
+"""Checks of what an estimator is given: tables, numbers of components, weights of rows."""
 
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from lrpca.core.devices import is_tensor
+from lrpca.core.weights import as_weights
 from lrpca.matrices.accept import accept
-from lrpca.matrices.accept_tensor import check_kind, host_array
-from lrpca.matrices.chunked.large import LARGE, is_dask, is_list_of_paths, is_path
+from lrpca.matrices.accept_tensor import check_kind, host_argument, host_array
+from lrpca.matrices.chunked.large import LARGE, is_list_of_paths, is_path
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 
+# Weights are added, and their squares.
+_LARGEST_WEIGHT = 1e100
 # What messages of `lrpca.decompose` say, and what an estimator says.
 _WORDS = {
     "rank='auto'": "n_components='auto'",
@@ -34,11 +40,6 @@ _WORDS = {
 }
 
 
-def is_lazy(X: Any) -> bool:
-    """Tell whether what is made of X should be a dask array, since X is one."""
-    return is_dask(unwrapped(X))
-
-
 def unwrapped(X: Any) -> Any:
     """Return the array of an xarray, and anything else as it is."""
     return X.data if type(X).__module__.split(".")[0] == "xarray" and hasattr(X, "dims") else X
@@ -50,34 +51,43 @@ def is_stored(X: Any) -> bool:
     return known or is_path(X) or is_list_of_paths(X)
 
 
-def validated(
-    estimator: Any,
-    X: Any,  # (n_samples, n_features)
-    *,
-    reset: bool,
-    least_samples: int = 1,
-) -> Any:
+def validated(estimator: Any, X: Any, *, reset: bool, least_samples: int = 1) -> Any:
     """Return X as an array, a CSR matrix or a chunked matrix, neither copied nor read where it is one already."""
+    from sklearn.utils.validation import validate_data
+
     X = of_tensor(unwrapped(X))
     if is_stored(X):
-        matrix = _opened(X)
+        try:
+            matrix = accept(X)
+        except (ValueError, TypeError, FileNotFoundError) as error:
+            message = str(error)
+            raise type(error)("X" + message[1:] if message[:2] in ("Y.", "Y=", "Y[") else message) from None
         if isinstance(matrix, ChunkedMatrix):
             check_table(estimator, matrix, reset=reset, least_samples=least_samples)
             return matrix
         X = matrix.array
-    return _in_memory(estimator, X, reset=reset, least_samples=least_samples)
+    if isinstance(X, np.ma.MaskedArray):
+        X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
+    plain = type(X) in (np.ndarray, np.memmap) and X.dtype.kind in "biuf"
+    # Whether entries are finite is seen by the first read of the solver.
+    Y = validate_data(
+        estimator,
+        X,
+        accept_sparse="csr",
+        dtype="numeric",
+        ensure_all_finite=False if plain else "allow-nan",
+        ensure_min_samples=least_samples,
+        reset=reset,
+    )
+    if Y.dtype != bool:
+        return Y
+    return Y.astype(np.uint8) if hasattr(Y, "tocsr") else Y.view(np.uint8)
 
 
-def check_table(
-    estimator: Any,
-    X: Any,  # (n_samples, n_features): shape and dtype are all that is looked at
-    *,
-    reset: bool,
-    least_samples: int = 1,
-) -> None:
+def check_table(estimator: Any, X: Any, *, reset: bool, least_samples: int = 1) -> None:
     """Raise ValueError where a table that is read in blocks does not fit the estimator; set its number of features.
 
-    Whether the entries are finite is seen when they are read.
+    Only the shape and the dtype are checked here. Infinite entries raise when they are read.
     """
     if len(X.shape) != 2:
         raise ValueError(f"X.ndim={len(X.shape)} is not 2; reshape to (samples, features)")
@@ -110,41 +120,61 @@ def of_tensor(X: Any) -> Any:
     return host_array(X)
 
 
-def _opened(X: Any) -> Any:
-    """Return a container as a matrix; errors speak of X."""
-    try:
-        return accept(X)
-    except (ValueError, TypeError, FileNotFoundError) as error:
-        raise type(error)(_of_x(str(error))) from None
-
-
-def _of_x(message: str) -> str:
-    return "X" + message[1:] if message[:2] in ("Y.", "Y=", "Y[") else message
-
-
-def _in_memory(estimator: Any, X: Any, *, reset: bool, least_samples: int) -> Any:
-    from sklearn.utils.validation import validate_data
-
-    if isinstance(X, np.ma.MaskedArray):
-        X = np.ma.filled(X.astype(np.result_type(X.dtype, np.float32)), np.nan)
-    plain = type(X) in (np.ndarray, np.memmap) and X.dtype.kind in "biuf"
-    # Whether entries are finite is seen by the first read of the solver.
-    Y = validate_data(
-        estimator,
-        X,
-        accept_sparse="csr",
-        dtype="numeric",
-        ensure_all_finite=False if plain else "allow-nan",
-        ensure_min_samples=least_samples,
-        reset=reset,
-    )
-    if Y.dtype != bool:
-        return Y
-    return Y.astype(np.uint8) if hasattr(Y, "tocsr") else Y.view(np.uint8)
-
-
 def in_our_words(message: str) -> str:
     """Return a message of `decompose` in terms of the estimator's parameters."""
     for theirs, ours in _WORDS.items():
         message = message.replace(theirs, ours)
     return message
+
+
+@contextmanager
+def errors_in_our_words() -> Iterator[None]:
+    """Raise ValueErrors with their messages in terms of the estimator's parameters."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(in_our_words(str(error))) from None
+
+
+def checked_n_components(n_components: Any, name: str, most: int | None) -> int | float | str:
+    """Return "auto", a share or a number of at most `most`, which messages call `name`; raise ValueError otherwise."""
+    if isinstance(n_components, str):
+        if n_components != "auto":
+            raise ValueError(f"n_components={n_components!r} is unknown; use 'auto', a number or a share of variance")
+        return n_components
+    real = isinstance(n_components, numbers.Real) and not isinstance(n_components, bool)
+    if not real:
+        raise ValueError(f"n_components={n_components!r} is not a number; use 'auto', e.g. 5, or e.g. 0.95")
+    if not isinstance(n_components, numbers.Integral):
+        if not 0 < n_components < 1:
+            raise ValueError(
+                f"n_components={n_components} is not between 0 and 1; give an integer, or a share such as 0.95"
+            )
+        return float(n_components)
+    if int(n_components) < 1 or (most is not None and int(n_components) > most):
+        upper = "" if most is None else f" and {name}={most}"
+        raise ValueError(f"n_components={n_components} is not between 1{upper}; choose one in that range or 'auto'")
+    return int(n_components)
+
+
+def checked_weight(sample_weight: Any, rows: int) -> Any:
+    """Return the weights of rows as floats (None: all equal), or raise ValueError."""
+    if sample_weight is None:
+        return None
+    weight = np.asarray(host_argument(sample_weight, "sample_weight", None, "X"))
+    if weight.ndim == 0 and weight.dtype.kind in "biuf":
+        weight = np.full(rows, weight)
+    if weight.shape != (rows,) or weight.dtype.kind not in "biuf":
+        raise ValueError(
+            f"sample_weight of shape {weight.shape}, dtype {weight.dtype} does not fit; pass {rows} real numbers"
+        )
+    weight = as_weights("sample_weight", weight)
+    if weight.max() > _LARGEST_WEIGHT:
+        raise ValueError(
+            f"sample_weight[{weight.argmax()}]={weight.max()} is beyond what can be summed; divide all by the largest"
+        )
+    if not weight.any():
+        raise ValueError(
+            "sample_weight is zero for every row, a weight that leaves nothing to fit; give some rows a positive one"
+        )
+    return weight

@@ -1,7 +1,7 @@
-"""Rows without their outliers, and what is remembered of them: the two halves of following a stream.
+"""The two steps of following a stream of rows: clean them, and merge them with a summary of the past.
 
-A row is cleaned by fitting it to the present components; cleaned rows are merged with a summary of the past, a mean and
-diag(s) Vᵀ about it, as in incremental PCA.
+A row is cleaned by fitting it to the present components. The summary is a mean and diag(s) Vᵀ about it, as in
+incremental PCA.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import numpy as np
 
 from lrpca.core.linalg import eigh, svd
 from lrpca.core.weights import as_weights
+from lrpca.kernels.scale import residual_core
+from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.rows import row_quantile
+from lrpca.tables.row_model import RowModel
 
 _KEEP_SIGMAS = 5.0
 # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
@@ -30,12 +34,8 @@ _ROUNDING = 64 * float(np.finfo(float).eps)
 _TINY = float(np.finfo(float).tiny)
 
 
-def check_rows(
-    rows: Any,  # (m, n2), NaN = missing
-    weight: Any,  # (m,) or None
-    n_features: int,
-) -> tuple[Any, Any]:
-    """Return rows and weights as float64, without rows of no weight or no observed entry; refuse what is wrong."""
+def check_rows(rows: Any, weight: Any, n_features: int) -> tuple[Any, Any]:
+    """Return rows and weights as float64, without rows of no weight or no observed entry; raise ValueError if wrong."""
     rows = np.asarray(rows)
     if rows.dtype.kind not in "biuf":
         raise ValueError(f"rows.dtype={rows.dtype} is not real; convert them, e.g. rows.astype(float)")
@@ -50,41 +50,36 @@ def check_rows(
     if weight.shape != (len(rows),):
         raise ValueError(f"weight.shape={weight.shape} does not fit; pass one number for each of {len(rows)} rows")
     weight = as_weights("weight", weight)
-    telling = (rows == rows).any(axis=1) & (weight > 0)
-    return rows[telling], weight[telling]
+    useful = (rows == rows).any(axis=1) & (weight > 0)
+    return rows[useful], weight[useful]
+
+
+class Rows(NamedTuple):
+    """Rows without outliers and gaps, and which of their entries were kept."""
+
+    values: Any  # (m, n2)
+    kept: Any  # (m, n2) bool
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What is remembered of cleaned rows: their weight, mean, and leading singular values and vectors about it.
-
-    `share` is the share of each column's entries that were neither missing nor outliers; `rank` the number of
-    components, where that was chosen from the data.
-    """
+class Summary:
+    """Summary of cleaned rows: their weight, mean, and leading singular values and vectors about it."""
 
     mean: Any  # (n2,)
     values: Any  # (q,)
     V: Any  # (q, n2) orthonormal rows
     weight: float
-    share: Any  # (n2,)
-    rank: int | None = None
+    share: Any  # (n2,) of the entries of each column that were neither missing nor outliers
+    rank: int | None = None  # number of components, where it was chosen from the data
 
     @classmethod
-    def empty(cls, n2: int) -> Memory:
-        """Return the memory of nothing."""
+    def empty(cls, n2: int) -> Summary:
+        """Return the summary of no rows."""
         return cls(np.zeros(n2), np.zeros(0), np.zeros((0, n2)), 0.0, np.ones(n2))
 
-    def fold(
-        self,
-        rows: Any,  # (m, n2) cleaned
-        kept: Any,  # (m, n2) bool
-        weight: Any,  # (m,)
-        factor: float,
-        *,
-        center: bool,
-        size: int,
-    ) -> Memory:
-        """Return the memory with more rows, the past forgotten by `factor` per row, cut to `size` directions."""
+    def fold(self, cleaned: Rows, weight: Any, factor: float, *, center: bool, size: int) -> Summary:
+        """Return the summary with more rows, the past forgotten by `factor` per row, cut to `size` directions."""
+        rows, kept = cleaned
         past = factor ** len(rows)
         weight = weight * factor ** np.arange(len(rows) - 1, -1, -1)
         added, old = float(weight.sum()), past * self.weight
@@ -99,29 +94,22 @@ class Memory:
             parts.append(math.sqrt(old * added / total) * (centre - self.mean)[None])
         parts.append(np.sqrt(weight)[:, None] * rows)
         # The first rows have a direction less than there are rows.
-        values, V = leading(np.concatenate(parts), min(size, len(self.V) + len(rows) - (center and not self.weight)))
-        return Memory(mean, values, V, total, share, self.rank)
+        values, V = _leading(np.concatenate(parts), min(size, len(self.V) + len(rows) - (center and not self.weight)))
+        return Summary(mean, values, V, total, share, self.rank)
 
     def noise_edge(self, noise: float) -> float:
         """Return the singular value that noise alone would make; residuals were divided by the share of a column."""
         spread = noise / math.sqrt(max(float(self.share.mean()), LEAST_SHARE))
         return spread * (math.sqrt(self.weight) + math.sqrt(len(self.mean)))
 
-    def cut(self, size: int) -> Memory:
-        """Return the memory with fewer directions."""
-        return replace(self, values=self.values[:size], V=self.V[:size])
-
-    def shortened(self, rows: float) -> Memory:
-        """Return the memory with at most the weight of that many rows."""
+    def shortened(self, rows: float) -> Summary:
+        """Return the summary with at most the weight of that many rows."""
         part = min(1.0, rows / self.weight) if self.weight else 1.0
         return replace(self, values=math.sqrt(part) * self.values, weight=part * self.weight)
 
 
-def leading(
-    A: Any,  # (m, n2)
-    size: int,
-) -> tuple[Any, Any]:
-    """Return the leading singular values (q,) and right singular vectors (q, n2)."""
+def _leading(A: Any, size: int) -> tuple[Any, Any]:
+    """Return the leading singular values (q,) and right singular vectors (q, n2) of A (m, n2)."""
     if A.shape[1] <= 2 * len(A):
         _, values, V = svd(A, full_matrices=False)
         return values[:size], V[:size]
@@ -142,10 +130,9 @@ class Typical(NamedTuple):
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Rows without outliers and gaps, and how they were found."""
+    """Cleaned rows, and how they were found."""
 
-    values: Any  # (m, n2)
-    kept: Any  # (m, n2) bool
+    rows: Rows
     residual: Any  # (m, n2), inf where missing
     levels: Any  # (m,) noise level of each row
     limits: Any  # (m, n2), beyond them are outliers
@@ -153,39 +140,27 @@ class Cleaned:
     rounding: float
     fitted: int
 
-    def core(self) -> float:
+    def noise(self) -> float:
         """Return the robust standard deviation of the residuals."""
-        from lrpca.kernels.scale import residual_core
-
         sizes = np.abs(self.residual[np.isfinite(self.residual)])
         freedom = 1 - self.fitted * len(self.residual) / len(sizes)
         return residual_core(sizes, self.rounding).sigma / math.sqrt(max(freedom, 0.1))
 
 
-def clean(
-    rows: Any,  # (m, n2), NaN = missing
-    memory: Memory,
-    noise: float,
-    rank: int,
-    typical: Typical | None = None,
-) -> Cleaned:
-    """Replace outliers and missing entries of rows by what the components make of the others.
+def clean(rows: Any, summary: Summary, noise: float, rank: int, typical: Typical | None = None) -> Cleaned:
+    """Replace outliers and missing entries of rows (m, n2) by what the components make of the others.
 
     Entries that are kept depart from the fit by D; those replaced do not, and would hold the components where they are.
     So D is divided by the share of entries that are kept in a column: the sum over rows is then what it would be if
     all were there. With `typical` given, every row is on its own; else the rows themselves tell what is typical.
     """
-    from lrpca.matrices.dense import DenseMatrix
-    from lrpca.solvers.rows import row_quantile
-    from lrpca.tables.scores import row_scores
-
-    there = memory.values[:rank] > max(ABSENT * memory.values.max(initial=0.0), memory.noise_edge(noise))
-    V = memory.V[:rank][there]
+    there = summary.values[:rank] > max(ABSENT * summary.values.max(initial=0.0), summary.noise_edge(noise))
+    V = summary.V[:rank][there]
     fit = np.zeros(rows.shape)
-    centred = rows - memory.mean
+    centred = rows - summary.mean
     if len(V):
-        variances = memory.values[:rank][there] ** 2 / max(memory.weight, 1.0)
-        fit = row_scores(DenseMatrix(rows), memory.mean, V, variances, noise) @ V
+        variances = summary.values[:rank][there] ** 2 / max(summary.weight, 1.0)
+        fit = RowModel(summary.mean, V, variances, noise).exact_scores(DenseMatrix(rows)) @ V
     observed = rows == rows
     residual = np.where(observed, centred - fit, np.inf)
     sizes = np.where(observed, np.abs(residual), np.nan)
@@ -193,7 +168,7 @@ def clean(
     levels = np.maximum(row_levels(sizes, len(V)), np.maximum(noise, rounding))
     level = float(np.median(levels)) if typical is None else max(noise, typical.level)
     tamed = np.minimum(levels, _WILDEST * max(level, _TINY))
-    # A column that turns faster than the others would be rejected for ever.
+    # Without this, a column that changes faster than the others would always be rejected.
     if typical is None:
         columns = np.maximum(1.0, row_levels((sizes / np.maximum(tamed, _TINY)[:, None]).T, 0))
     else:
@@ -202,19 +177,14 @@ def clean(
     kept = np.abs(residual) <= limits
     here = kept.mean(axis=0) if typical is None else typical.share
     # Where more is kept now than before, what was rejected then is no reason to count it more.
-    share = np.maximum(np.maximum(memory.share, here), LEAST_SHARE)
-    values = memory.mean + fit + np.where(kept, residual, 0.0) / share
+    share = np.maximum(np.maximum(summary.share, here), LEAST_SHARE)
+    values = summary.mean + fit + np.where(kept, residual, 0.0) / share
     typical = Typical(level, columns, here)
-    return Cleaned(values, kept, residual, levels, limits, typical, float(np.median(rounding)), len(V))
+    return Cleaned(Rows(values, kept), residual, levels, limits, typical, float(np.median(rounding)), len(V))
 
 
-def row_levels(
-    sizes: Any,  # (m, n2), NaN where missing
-    fitted: int,
-) -> Any:
-    """Return the noise level of each row from a low quantile of |D|, with `fitted` coefficients taken off."""
-    from lrpca.solvers.rows import row_quantile
-
+def row_levels(sizes: Any, fitted: int) -> Any:
+    """Return the noise level of rows with `fitted` coefficients, from a low quantile of |D| (m, n2), NaN: missing."""
     count = np.sum(sizes == sizes, axis=1)
     freedom = np.maximum(count - fitted, 1) / np.maximum(count, 1)
     return row_quantile(sizes, _QUANTILE) / _NORMAL_QUANTILE / np.sqrt(freedom)
@@ -234,24 +204,17 @@ def compare(first: Cleaned, second: Cleaned, size: float) -> Any:
     return np.log(squares[0] / squares[1])
 
 
-def clean_first(
-    rows: Any,  # (m, n2), NaN = missing
-    low_rank: Any,  # (m, n2)
-    threshold: Any,
-) -> tuple[Any, Any]:
-    """Return rows that were solved as a batch, cleaned as `clean` does, and which entries were kept."""
+def clean_first(rows: Any, low_rank: Any, threshold: Any) -> Rows:
+    """Return rows (m, n2) that were solved as a batch, cleaned as `clean` does."""
     residual = np.where(rows == rows, rows - low_rank, np.inf)
     kept = np.abs(residual) <= threshold
     share = np.maximum(kept.mean(axis=0), LEAST_SHARE)
-    return low_rank + np.where(kept, residual, 0.0) / share, kept
+    return Rows(low_rank + np.where(kept, residual, 0.0) / share, kept)
 
 
-def fill_gaps(
-    rows: Any,  # (m, n2), NaN = missing
-    weight: Any,  # (m,)
-) -> tuple[Any, Any]:
-    """Return rows too few to tell outliers, with column means for what is missing, and which entries were there."""
+def fill_gaps(rows: Any, weight: Any) -> Rows:
+    """Return rows (m, n2) that are too few to tell outliers, with column means for missing entries."""
     there = rows == rows
     total = weight @ there
     means = weight @ np.where(there, rows, 0.0) / np.where(total > 0, total, 1.0)
-    return np.where(there, rows, means), there
+    return Rows(np.where(there, rows, means), there)

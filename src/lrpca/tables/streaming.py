@@ -1,9 +1,8 @@
-"""Robust PCA of a stream of rows: cleaned row by row, summarised in a few directions, with a memory that fits the data.
+"""Robust PCA of a stream of rows: cleaned row by row, summarised in a few directions.
 
-A row is fitted to the present components by robust regression; what it has too much somewhere is an outlier and is
-replaced by the fit, like what is missing. The cleaned rows are merged with a summary of the past, diag(s) Vᵀ about the
-mean, as in incremental PCA. Rows are handled in blocks whose ends depend on the number of rows alone, so how the stream
-is cut into batches does not matter.
+A row is fitted to the present components by robust regression. The fit replaces outliers and missing entries. The
+cleaned rows are merged with a summary of the past, diag(s) Vᵀ about the mean, as in incremental PCA. Rows come in
+blocks whose ends depend on the number of rows alone, so how the stream is cut into batches does not matter.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from lrpca.core.units import unit_of
 from lrpca.schedule import Schedule
 from lrpca.solvers.options import is_integer
 from lrpca.tables.axes import with_fixed_signs
-from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Wanted, robust_fit
-from lrpca.tables.streaming.memory import (
+from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
+from lrpca.tables.input import checked_n_components
+from lrpca.tables.summary import (
     ABSENT,
-    Cleaned,
-    Memory,
+    Rows,
+    Summary,
     Typical,
     check_rows,
     clean,
@@ -33,7 +33,7 @@ from lrpca.tables.streaming.memory import (
     row_levels,
 )
 
-# Rows of a block, and of the first one, which is solved as a batch: long enough to survive 20% outliers on one side.
+# Rows of a block, and of the first one, which is solved as a batch: long enough for 20% one-sided outliers.
 _BLOCK, _BLOCK_PER_RANK = 64, 5
 _FIRST_PER_RANK = 10
 _FIRST_UNKNOWN_RANK = 128
@@ -47,9 +47,9 @@ _EARLY_ITERATIONS = 60
 _LEAST_ENTRIES = 3
 # Directions kept beside the components: what truncation loses must not matter, and a new direction must be seen.
 _SPARE = 5
-# Rows that "auto" remembers in its short memory, at least and per component.
+# Rows that "auto" remembers in its short summary, at least and per component.
 _SHORT, _SHORT_PER_COMPONENT = 50, 5
-# The short memory replaces the long one where the squares it leaves are this much smaller over a few blocks, by so
+# The short summary replaces the long one where the squares it leaves are this much smaller over a few blocks, by so
 # many standard errors.
 _BETTER, _BY_CHANCE = 1.05, 3.0
 _EVIDENCE_KEPT = 0.6
@@ -57,6 +57,8 @@ _EVIDENCE_KEPT = 0.6
 _CHANGE_SIGMAS, _CHANGE_PART = 5.0, 0.25
 _MUCH_LESS = 0.5
 _NOISE_GAIN = 0.2
+# By how much a component has to exceed what noise alone would make, where their number is asked for.
+_EXCEEDS = 1.1
 
 
 class SubspaceTracker:
@@ -69,28 +71,26 @@ class SubspaceTracker:
     n_features : int
         Number of columns n2.
     n_components : int, "auto" or float in (0, 1)
-        Number of components k. "auto": as many as stand out of the noise in the first rows; a float: the fewest of
-        those that explain that share of the variance.
+        Number of components k. "auto": as many as exceed the noise in the first rows; a float: the fewest of those
+        that explain that share of the variance.
     center : bool
         Whether the components are about the mean; otherwise the mean is zero.
     forgetting_factor : "auto" or float in (0, 1]
-        Weight that a row keeps per row that comes after it; 1 forgets nothing. "auto" remembers as much as helps to
-        predict the rows that come.
+        Weight that a row keeps with every later row; 1 forgets nothing. "auto" remembers as much as helps to predict
+        later rows.
     schedule, tol, max_iter, random_state
         Of `lrpca.decompose`, which solves the first rows.
 
     Attributes
     ----------
-    mean : ndarray (n2,)
-    components : ndarray (k, n2)
-        Orthonormal rows, the strongest first; the largest entry of each is positive. Fewer than n_components as long as
-        there are too few rows.
-    singular_values : ndarray (k,)
-        Of the centred, cleaned, weighted rows.
+    mean, components, singular_values : ndarray (n2,), (k, n2), (k,)
+        Of the cleaned, weighted rows; fewer components than requested while there are too few rows.
     n_rows_seen, effective_rows : float
-        Sum of the weights of all rows, and of what is still remembered of it.
+        Sum of the weights of all rows, and of what is not forgotten of it.
     noise_level : float
         Robust standard deviation of what the components leave.
+    converged : bool or None
+        Whether the first block was solved; None until there is one.
 
     Notes
     -----
@@ -127,79 +127,57 @@ class SubspaceTracker:
         max_iter: int | None = None,
         random_state: int | np.random.Generator | None = None,
     ) -> None:
-        self.n_features = _check_features(n_features)
-        self.n_components = _check_components(n_components, self.n_features)
+        if not is_integer(n_features) or n_features < 1:
+            raise ValueError(f"n_features={n_features!r} is not a positive integer; pass the number of columns")
+        self.n_features = int(n_features)
+        self.n_components = checked_n_components(n_components, "n_features", self.n_features)
         self.center = bool(center)
-        self.forgetting_factor = _check_forgetting(forgetting_factor)
-        self.schedule, self.tol, self.max_iter = schedule, tol, max_iter
-        # A generator's state would make the result depend on how often it is looked at.
+        self.forgetting_factor = _checked_forgetting(forgetting_factor)
+        # A generator's state would make the result depend on how often the components are read.
         if isinstance(random_state, np.random.Generator):
             random_state = int(random_state.integers(2**31))
-        self.random_state = random_state
+        rank = self.n_components if isinstance(self.n_components, int) else "auto"
+        self._settings = Settings(rank, self.center, schedule, tol=tol, max_iter=max_iter, random_state=random_state)
         self.n_rows_seen = 0.0
-        # Whether the first block was solved; None until there is one.
         self.converged: bool | None = None
-        # The published memory, the short one of "auto", and the noise level, at the last end of a block.
-        self._long: Memory | None = None
-        self._short: Memory | None = None
+        # The published summary, the short one of "auto", and the noise level, at the last end of a block.
+        self._long: Summary | None = None
+        self._short: Summary | None = None
         self._noise = 0.0
         self._typical: Typical | None = None
-        # How much worse the long memory predicted the last blocks: number of rows, sum, sum of squares.
+        # How much worse the long summary predicted the last blocks: number of rows, sum, sum of squares.
         self._evidence = np.zeros(3)
         # Rows since then; before the first block is solved: all rows.
         self._rows = np.empty((0, self.n_features))
         self._weight = np.empty(0)
         self._goal = self._first_length()
-        self._early: tuple[int, Memory, float] | None = None
+        self._early: tuple[int, Summary, float] | None = None
         # What rows are divided by, so that their squares are numbers; known once there are rows.
         self._unit: float | None = None
-        # Pending rows that are cleaned already, and the memory with them.
-        self._pending: tuple[Any, Any] | None = None
-        self._present: Memory | None = None
+        # Pending rows that are cleaned already, and the summary with them.
+        self._pending: Rows | None = None
+        self._present: Summary | None = None
 
-    @classmethod
-    def from_model(
-        cls,
+    def start_from(
+        self,
         mean: Any,  # (n2,)
         components: Any,  # (k, n2) orthonormal rows
         singular_values: Any,  # (k,)
         n_rows: float,
         noise_level: float,
-        *,
-        n_components: int | None = None,
-        center: bool = True,
-        forgetting_factor: str | float = "auto",
-        schedule: Schedule | str | Path | None = None,
-        tol: float | None = None,
-        max_iter: int | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> SubspaceTracker:
-        """Return a tracker that goes on from a model fitted to `n_rows` rows (the sum of their weights)."""
-        V = np.array(components, dtype=np.float64, ndmin=2)
-        tracker = cls(
-            V.shape[1],
-            n_components or max(1, len(V)),
-            center=center,
-            forgetting_factor=forgetting_factor,
-            schedule=schedule,
-            tol=tol,
-            max_iter=max_iter,
-            random_state=random_state,
-        )
-        values = np.array(singular_values, dtype=np.float64)
-        centre = np.array(mean, dtype=np.float64) if center else np.zeros(V.shape[1])
-        if values.shape != (len(V),) or centre.shape != (V.shape[1],):
+    ) -> None:
+        """Continue from a model that was fitted to `n_rows` rows (the sum of their weights)."""
+        V, values = np.array(components, dtype=np.float64, ndmin=2), np.array(singular_values, dtype=np.float64)
+        centre = np.array(mean, dtype=np.float64) if self.center else np.zeros(self.n_features)
+        if (*V.shape, *centre.shape) != (*values.shape, self.n_features, self.n_features):
             raise ValueError(
                 f"mean.shape={centre.shape}, components.shape={V.shape}, singular_values.shape={values.shape} do not "
-                "belong together; pass (n2,), (k, n2) and (k,)"
+                f"belong together; pass (n2,), (k, n2) and (k,) for n2={self.n_features}"
             )
-        size = max(np.abs(centre).max(), values.max(initial=0.0) / math.sqrt(max(n_rows, 1.0)))
-        unit = tracker._unit = unit_of(size)
-        model = Memory(centre / unit, values / unit, V, float(n_rows), np.ones(V.shape[1]))
-        tracker._start(model, float(noise_level) / unit)
-        tracker.n_rows_seen = float(n_rows)
-        tracker.converged = True
-        return tracker
+        unit = unit_of(max(np.abs(centre).max(), values.max(initial=0.0) / math.sqrt(max(n_rows, 1.0))))
+        summary = Summary(centre / unit, values / unit, V, float(n_rows), np.ones(self.n_features))
+        self._start(summary, float(noise_level) / unit)
+        self._unit, self.n_rows_seen, self.converged = unit, float(n_rows), True
 
     @property
     def mean(self) -> Any:
@@ -208,7 +186,7 @@ class SubspaceTracker:
 
     @property
     def components(self) -> Any:
-        """Orthonormal components, (k, n2)."""
+        """Orthonormal components (k, n2), strongest first, the largest entry of each positive."""
         components, _ = with_fixed_signs(self._now().V[: self._count()])
         return components
 
@@ -219,7 +197,7 @@ class SubspaceTracker:
 
     @property
     def effective_rows(self) -> float:
-        """Sum of the weights that rows have kept."""
+        """Sum of the weights of all rows, as far as they are not forgotten."""
         return self._now().weight
 
     @property
@@ -235,11 +213,7 @@ class SubspaceTracker:
         """Return the noise level of all components that are followed."""
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
-    def update(
-        self,
-        rows: Any,  # (m, n2), NaN = missing
-        weight: Any = None,  # (m,)
-    ) -> None:
+    def update(self, rows: Any, weight: Any = None) -> None:
         """Learn from more rows, of any number.
 
         Parameters
@@ -257,23 +231,23 @@ class SubspaceTracker:
         while len(rows):
             count = self._goal - len(self._rows)
             # The first rows are solved together, whatever they hold.
-            telling = ... if self._long is None else self._tell(rows[:count], self._rank(self._long))
-            self._rows = np.concatenate([self._rows, rows[:count][telling]])
-            self._weight = np.concatenate([self._weight, weight[:count][telling]])
+            useful = ... if self._long is None else self._is_useful(rows[:count], self._rank(self._long))
+            self._rows = np.concatenate([self._rows, rows[:count][useful]])
+            self._weight = np.concatenate([self._weight, weight[:count][useful]])
             self._present = None
             if len(self._rows) == self._goal:
                 self._finish_block()
             rows, weight = rows[count:], weight[count:]
 
-    def _tell(self, rows: Any, rank: int) -> Any:
-        """Return which rows have entries enough for their coefficients to say something of the components."""
+    def _is_useful(self, rows: Any, rank: int) -> Any:
+        """Return which rows have enough entries to say something of the components."""
         return np.sum(rows == rows, axis=1) >= min(_LEAST_ENTRIES * rank, self.n_features / 2)
 
     def _first_length(self) -> int:
-        if not is_integer(self.n_components):
+        if not isinstance(self.n_components, int):
             return _FIRST_UNKNOWN_RANK
         narrow = ROWS_PER_COLUMN * self.n_features if self.n_features <= NARROW else 0
-        return max(_BLOCK, narrow, _FIRST_PER_RANK * (int(self.n_components) + self.center))
+        return max(_BLOCK, narrow, _FIRST_PER_RANK * (self.n_components + self.center))
 
     def _count(self) -> int:
         """Return how many components are published."""
@@ -281,52 +255,49 @@ class SubspaceTracker:
         s = now.values[: self._rank(now)]
         if not isinstance(self.n_components, float):
             return len(s)
-        # All that stand out are followed; shown are the fewest that explain the share asked for.
+        # All that exceed the noise are followed; shown are the fewest that explain the share asked for.
         variance = s @ s + self._followed_noise() ** 2 * now.weight * self.n_features
         return min(len(s), 1 + int(np.searchsorted(np.cumsum(s**2), self.n_components * variance)))
 
-    def _rank(self, memory: Memory) -> int:
-        return int(self.n_components) if memory.rank is None else memory.rank
+    def _rank(self, summary: Summary) -> int:
+        return int(self.n_components) if summary.rank is None else summary.rank
 
-    def _now(self) -> Memory:
-        """Return the memory with every row seen."""
+    def _now(self) -> Summary:
+        """Return the summary with every row seen."""
         if self._present is None:
             self._present = self._fold_pending()
         return self._present
 
-    def _fold_pending(self) -> Memory:
+    def _fold_pending(self) -> Summary:
         base, noise, first = self._long, self._noise, 0
         if base is None:
             if not len(self._rows):
-                return Memory.empty(self.n_features)
+                return Summary.empty(self.n_features)
             # The first rows are solved anew at a few counts only.
             count = len(self._rows)
             first = count - count % (1 << max(0, count.bit_length() - 2))
             if self._early is None or self._early[0] != first:
-                limit = min(self.max_iter or _EARLY_ITERATIONS, _EARLY_ITERATIONS)
+                limit = min(self._settings.max_iter or _EARLY_ITERATIONS, _EARLY_ITERATIONS)
                 self._early = (first, *self._solve(self._rows[:first], self._weight[:first], limit)[:2])
                 self._pending = None
             _, base, noise = self._early
-        values, kept = self._pending or (self._rows[:0], np.zeros((0, self.n_features), bool))
+        values, kept = self._pending or Rows(self._rows[:0], np.zeros((0, self.n_features), bool))
         start = first + len(values)
         if start < len(self._rows):
             typical = self._typical or Typical(math.inf, np.ones(self.n_features), base.share)
-            fresh = clean(self._rows[start:], base, noise, self._rank(base), typical)
+            fresh = clean(self._rows[start:], base, noise, self._rank(base), typical).rows
             values, kept = np.concatenate([values, fresh.values]), np.concatenate([kept, fresh.kept])
-            self._pending = values, kept
+            self._pending = Rows(values, kept)
         if not len(values):
             return base
         # For show only: the directions to spare are not needed.
-        return self._fold(base, values, kept, self._weight[first:], self._factor(), self._rank(base))
+        return self._fold(base, Rows(values, kept), self._weight[first:], size=self._rank(base))
 
-    def _factor(self) -> float:
-        return 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
-
-    def _fold(
-        self, memory: Memory, values: Any, kept: Any, weight: Any, factor: float, size: int | None = None
-    ) -> Memory:
-        size = size or 2 * self._rank(memory) + _SPARE
-        return memory.fold(values, kept, weight, factor, center=self.center, size=size)
+    def _fold(self, summary: Summary, rows: Rows, weight: Any, factor: float | None = None, size: int = 0) -> Summary:
+        if factor is None:
+            factor = 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
+        size = size or 2 * self._rank(summary) + _SPARE
+        return summary.fold(rows, weight, factor, center=self.center, size=size)
 
     def _finish_block(self) -> None:
         rows, weight = self._rows, self._weight
@@ -336,30 +307,30 @@ class SubspaceTracker:
             if len(rows) < wanted:
                 self._goal = wanted
                 return
-            memory, noise, converged = self._solve(rows, weight, self.max_iter)
+            summary, noise, converged = self._solve(rows, weight, self._settings.max_iter)
             if not converged and len(rows) < _LONGEST_FIRST * self._first_length():
                 self._goal = 2 * len(rows)
                 return
-            self._start(memory, noise)
+            self._start(summary, noise)
             self.converged = converged
             self._rows, self._weight = rows[:0], weight[:0]
         else:
             self._learn(rows, weight)
         self._pending = self._present = None
 
-    def _start(self, memory: Memory, noise: float) -> None:
-        self._long, self._noise, self._early = memory, noise, None
+    def _start(self, summary: Summary, noise: float) -> None:
+        self._long, self._noise, self._early = summary, noise, None
         self._typical = None
-        self._short = memory.shortened(self._short_rows()) if self.forgetting_factor == "auto" else None
+        self._short = summary.shortened(self._short_rows()) if self.forgetting_factor == "auto" else None
         self._evidence = np.zeros(3)
-        self._goal = max(_BLOCK, _BLOCK_PER_RANK * (self._rank(memory) + self.center))
+        self._goal = max(_BLOCK, _BLOCK_PER_RANK * (self._rank(summary) + self.center))
 
     def _short_rows(self) -> int:
         assert self._long is not None
         return max(_SHORT, _SHORT_PER_COMPONENT * self._rank(self._long))
 
     def _learn(self, rows: Any, weight: Any) -> None:
-        """Learn a whole block: predict it, see which memory does better and whether either does, then fold it in."""
+        """Learn a whole block: predict it, compare the summaries, see whether the subspace has changed, fold it in."""
         self._rows, self._weight = rows[:0], weight[:0]
         assert self._long is not None
         rank = self._rank(self._long)
@@ -371,106 +342,67 @@ class SubspaceTracker:
             self._evidence = _EVIDENCE_KEPT * self._evidence + [len(rows), excess.sum(), excess @ excess]
             if self._is_short_better():
                 self._long, predicted, self._evidence = self._short, other, np.zeros(3)
-        strange = self._strange_rows(predicted, size)
+        # Far above the noise when predicted, and near the size of the rows themselves.
+        strange = predicted.levels > max(_CHANGE_SIGMAS * self._noise, _CHANGE_PART * size)
         if strange.mean() > 0.5 and self._explains_better(rows[strange], weight[strange], predicted.typical.level):
-            # Another subspace has come: its rows are the first of a new stream.
+            # The subspace has changed: these rows are the first of a new stream.
             self._long = self._short = self._typical = None
             self._rows, self._weight = rows[strange], weight[strange]
             self._goal = max(self._first_length(), len(self._rows) + 1)
             return
-        # Cleaned once more with what the block itself has taught.
-        factor = self._factor()
-        taught = self._fold(self._long, predicted.values, predicted.kept, weight, factor)
-        cleaned = clean(rows, taught, self._noise, rank)
-        self._long = self._fold(self._long, cleaned.values, cleaned.kept, weight, factor)
+        # Cleaned once more, with what was learned from the block itself.
+        cleaned = clean(rows, self._fold(self._long, predicted.rows, weight), self._noise, rank)
+        self._long = self._fold(self._long, cleaned.rows, weight)
         if self._short is not None:
-            self._short = self._fold(self._short, cleaned.values, cleaned.kept, weight, 1 - 1 / self._short_rows())
+            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows())
         self._typical = cleaned.typical
-        self._noise = math.sqrt((1 - _NOISE_GAIN) * self._noise**2 + _NOISE_GAIN * cleaned.core() ** 2)
+        self._noise = math.sqrt((1 - _NOISE_GAIN) * self._noise**2 + _NOISE_GAIN * cleaned.noise() ** 2)
 
     def _is_short_better(self) -> bool:
-        """Return whether the short memory predicts clearly better: by enough, and not by chance."""
+        """Return whether the short summary predicts clearly better: by enough, and not by chance."""
         count, total, squares = self._evidence
         mean = total / count
         error = math.sqrt(max(squares / count - mean**2, 0.0) / count)
         return bool(mean > max(math.log(_BETTER), _BY_CHANCE * error))
 
-    def _strange_rows(self, predicted: Cleaned, size: float) -> Any:
-        """Return which rows are far above the noise when predicted, and near the size of the rows themselves."""
-        return predicted.levels > max(_CHANGE_SIGMAS * self._noise, _CHANGE_PART * size)
-
     def _explains_better(self, rows: Any, weight: Any, level: float) -> bool:
         """Return whether the rows have a subspace of their own that leaves much less than `level`."""
-        if not self._is_enough(rows):
-            return False
-        return self._solve(rows, weight, self.max_iter)[1] < _MUCH_LESS * level
+        return self._is_enough(rows) and self._solve(rows, weight, self._settings.max_iter)[1] < _MUCH_LESS * level
 
     def _is_enough(self, rows: Any) -> bool:
         """Return whether there are rows and columns enough to tell outliers from the others."""
-        if not is_integer(self.n_components):
+        if not isinstance(self.n_components, int):
             return self.n_features > 1 and len(rows) >= _LEAST_ROWS
-        rank = int(self.n_components) + self.center
+        rank = self.n_components + self.center
         return (rank < self.n_features or self.n_features <= NARROW) and len(rows) >= _LEAST_PER_RANK * rank
 
-    def _solve(self, rows: Any, weight: Any, max_iter: int | None) -> tuple[Memory, float, bool]:
-        """Return the memory of some rows solved as a batch, its noise level, and whether that can be relied on."""
-        known = is_integer(self.n_components)
+    def _solve(self, rows: Any, weight: Any, max_iter: int | None) -> tuple[Summary, float, bool]:
+        """Return the summary of some rows solved as a batch, its noise level, and whether that can be relied on."""
+        known = isinstance(self.n_components, int)
         # The mean is one more component: its row of the factor need not be the mean of anything.
         rank = int(self.n_components) + self.center if known else 1
         noise, converged = 0.0, False
         if self._is_enough(rows):
-            wanted = Wanted(
-                self.n_components if known else "auto",
-                self.center,
-                schedule=self.schedule,
-                tol=self.tol,
-                max_iter=max_iter,
-                random_state=self.random_state,
-            )
-            fit = robust_fit(rows, wanted, weight, allow_empty=True)
-            values, kept = clean_first(rows, fit.decomposition.low_rank, fit.outlier_threshold)
+            settings = replace(self._settings, max_iter=max_iter)
+            fit = robust_fit(rows, settings, weight, allow_empty=True)
+            cleaned = clean_first(rows, fit.decomposition.low_rank, fit.outlier_threshold)
             noise, converged = fit.noise_level, fit.converged
         else:
-            values, kept = fill_gaps(rows, weight)
+            cleaned = fill_gaps(rows, weight)
         size = 2 * rank + _SPARE if known else min(rows.shape)
-        telling = self._tell(rows, rank)
-        if telling.any():
-            values, kept, weight = values[telling], kept[telling], weight[telling]
-        memory = Memory.empty(self.n_features).fold(values, kept, weight, 1.0, center=self.center, size=size)
+        useful = self._is_useful(rows, rank)
+        if useful.any():
+            cleaned, weight = Rows(cleaned.values[useful], cleaned.kept[useful]), weight[useful]
+        summary = Summary.empty(self.n_features).fold(cleaned, weight, 1.0, center=self.center, size=size)
         if not known:
-            found = self._choose(memory, noise)
-            memory = replace(memory.cut(2 * found + _SPARE), rank=found)
-        return memory, noise, converged
-
-    def _choose(self, memory: Memory, noise: float) -> int:
-        """Return how many components of the first rows stand out of the noise."""
-        s = memory.values
-        return max(1, int(np.count_nonzero(s > max(1.1 * memory.noise_edge(noise), ABSENT * s.max(initial=0.0)))))
+            least = max(_EXCEEDS * summary.noise_edge(noise), ABSENT * summary.values.max(initial=0.0))
+            found = max(1, int(np.count_nonzero(summary.values > least)))
+            size = 2 * found + _SPARE
+            summary = replace(summary, values=summary.values[:size], V=summary.V[:size], rank=found)
+        return summary, noise, converged
 
 
-def _check_features(n_features: Any) -> int:
-    if not is_integer(n_features) or n_features < 1:
-        raise ValueError(f"n_features={n_features!r} is not a positive integer; pass the number of columns")
-    return int(n_features)
-
-
-def _check_components(n_components: Any, n_features: int) -> int | str | float:
-    if is_integer(n_components):
-        if not 1 <= n_components <= n_features:
-            raise ValueError(
-                f"n_components={n_components} is not between 1 and n_features={n_features}; choose one in that range"
-            )
-        return int(n_components)
-    if isinstance(n_components, str) and n_components == "auto":
-        return n_components
-    if isinstance(n_components, float) and 0 < n_components < 1:
-        return n_components
-    raise ValueError(
-        f"n_components={n_components!r} is not an integer, 'auto' or a share between 0 and 1; e.g. 5 or 'auto'"
-    )
-
-
-def _check_forgetting(factor: Any) -> str | float:
+def _checked_forgetting(factor: Any) -> str | float:
     if isinstance(factor, str) and factor == "auto":
         return factor
     if isinstance(factor, bool | str) or not isinstance(factor, int | float | np.number) or not 0 < factor <= 1:
