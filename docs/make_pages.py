@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lrpca.bench.experiments.measurement import Experiment
-from lrpca.bench.experiments.page import VERDICTS, draw_png
-from lrpca.bench.experiments.reproduce import EXPERIMENTS
+from lrpca.bench.experiments.reproduce import CLAIM_COLUMNS, EXPERIMENTS, VERDICTS, draw_png
 from lrpca.files.atomic import replacing
 from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import Schedule, shipped
@@ -184,12 +183,11 @@ def experiments_page(folder: Path = REPRODUCED, figures: Path = HERE / FIGURES) 
     return "\n".join(parts)
 
 
-def _experiment(experiment: Experiment[Any, Any], result: Mapping[str, Any]) -> str:
+def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
     """Render a result: figure, what the paper says, tables, circumstances."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
-    columns = ["confirmed", "held against", "the paper", "measured"]
-    claims = {"caption": "The paper, and this measurement", "columns": columns, "rows": rows}
-    told = {"caption": "What each was told", "columns": ["method", "told"], "rows": list(result["contestants"].items())}
+    claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
+    told = {"caption": "What each method was given", "columns": ["method", "given"], "rows": list(result["contestants"].items())}
     heading, command, rest = render_result({**result, "tables": [*result["tables"], told]}).split("\n\n", 2)
     source = f"In the paper: {experiment.source}. Here: {experiment.read(result).setup.caption()}."
     figure = f"![{experiment.title}]({FIGURES}/{experiment.name}.png)"

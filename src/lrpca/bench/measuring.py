@@ -369,6 +369,37 @@ def publish(
     store(chosen.file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
 
 
+def compact_json(content: Any, indent: str = "") -> str:
+    """Return JSON whose records are one line each, so that long lists stay readable.
+
+    Examples
+    --------
+    >>> print(compact_json({"name": "a", "runs": [{"k": 1, "errors": [1, 2]}, {"k": 2}]}))
+    {
+     "name": "a",
+     "runs": [
+      {"k": 1, "errors": [1, 2]},
+      {"k": 2}
+     ]
+    }
+    """
+    inner = indent + " "
+    if not _has_records(content):
+        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+    if isinstance(content, dict):
+        items = [f"{json.dumps(name)}: {compact_json(item, inner)}" for name, item in content.items()]
+    else:
+        items = [compact_json(item, inner) for item in content]
+    opened, closed = "{}" if isinstance(content, dict) else "[]"
+    return f"{opened}\n" + ",\n".join(inner + item for item in items) + f"\n{indent}{closed}"
+
+
+def _has_records(content: Any) -> bool:
+    if isinstance(content, dict):
+        return any(map(_has_records, content.values()))
+    return isinstance(content, list | tuple) and any(isinstance(item, dict | list | tuple) for item in content)
+
+
 def store(path: Path, text: str) -> None:
     """Write a result file whole or not at all; its folder is made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
