@@ -17,8 +17,18 @@ from typing import Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.contest.memory import begin_peak, peak
-from lrpca.bench.measuring import Table, Timing, arguments, call_fresh, interleave, number, publish, run_fresh
+from lrpca.bench.measuring import (
+    Table,
+    Timing,
+    arguments,
+    begin_peak,
+    call_fresh,
+    interleave,
+    number,
+    peak_memory,
+    publish,
+    run_fresh,
+)
 from lrpca.bench.probes import Machine, Planted, planted
 
 FULL, RANK, OUTLIERS, ERROR = 8000, 5, 0.1, 1e-6
@@ -105,7 +115,7 @@ def memory(n: int) -> list[int]:
     problem = planted(n, rank=RANK, outlier_fraction=OUTLIERS)
     before = begin_peak()
     lrpca.decompose(problem.Y, rank=RANK)
-    return [problem.Y.nbytes, peak() - before]
+    return [problem.Y.nbytes, peak_memory() - before]
 
 
 def memory_table(n: int) -> Table:

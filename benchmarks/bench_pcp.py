@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.bench.contest import Contest, compete
-from lrpca.bench.contest.calls import Task, solve
+from lrpca.bench.contest import Conditions, Contest, compete
+from lrpca.bench.contest.methods import Task, solve
 from lrpca.bench.measuring import Table, arguments, number, publish
 from lrpca.testing import Problem, planted
 
@@ -40,10 +40,10 @@ def problem_of(n: int) -> Problem:
 def run_rounds(n: int, chosen: argparse.Namespace) -> list[Contest]:
     """Run all contestants once in every round; slow ones get one round."""
     problem, contests, began = problem_of(n), [], time.perf_counter()
-    conditions: dict[str, Any] = {"target": TARGET, "time_limit": chosen.limit}
+    conditions = Conditions(target=TARGET, time_limit=chosen.limit)
     while len(contests) < chosen.repeats and time.perf_counter() - began < (PATIENCE if contests else np.inf):
         progress = lambda text: print(f"n = {n}, {text}", file=sys.stderr, flush=True)  # noqa: E731
-        contests.append(compete(problem, CONTESTANTS, progress=progress, **conditions))
+        contests.append(compete(problem, CONTESTANTS, conditions, progress=progress))
     return contests
 
 

@@ -38,7 +38,7 @@ def arrived(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def find(entries: Sequence[Entry], spec: str) -> Entry | None:
-    """Return the entry of a contestant, if it took part."""
+    """Return the entry of a method, if it took part."""
     return next((entry for entry in entries if entry["spec"] == spec), None)
 
 
@@ -61,7 +61,7 @@ def times(ratio: float) -> str:
 
 
 def names(entries: Sequence[Entry], limit: int = 8) -> str:
-    """Return contestants as a list in words; of many only the first are named."""
+    """Return methods as a list in words; of many only the first are named."""
     words = [f"`{entry['spec']}`" for entry in entries[:limit]]
     rest = len(entries) - limit
     if rest > 0:
@@ -172,7 +172,7 @@ def short_table(record: Mapping[str, Any]) -> dict[str, Any]:
     entries = record["entries"]
     shown = [e for i, e in enumerate(entries) if i < SHOWN or e["spec"] == DEFAULT]
     known = record["known"]
-    columns = ["contestant", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
+    columns = ["method", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
     rows = [[entry["spec"], *_cells(entry, known), _number(entry.get("seconds")), entry["status"]] for entry in shown]
     left = len(entries) - len(shown)
     caption = record["title"] + (f" (the first {SHOWN} of {len(entries)})" if left else "")
@@ -189,13 +189,13 @@ def _number(value: Any) -> Any:
 
 
 def joint_table(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one table of several problems: the seconds to the target of each contestant on each of them."""
+    """Return one table of several problems: the seconds to the target of each method on each of them."""
     specs = list(dict.fromkeys(entry["spec"] for record in records for entry in record["entries"]))
     rows = []
     for spec in specs:
         mine = [find(record["entries"], spec) for record in records]
         rows.append([spec, *(_time_cell(entry) for entry in mine)])
-    columns = ["contestant", *(record["short"] for record in records)]
+    columns = ["method", *(record["short"] for record in records)]
     caption = f"Seconds to the target; {records[0]['title'].rsplit(',', 1)[0]}"
     return {"caption": caption, "columns": columns, "rows": rows}
 
@@ -253,7 +253,7 @@ def render_sections(result: Mapping[str, Any]) -> str:
         parts.append(render_goals(result["goals"]))
     body = render_result({**result, "title": "How it was measured", "tables": []})
     tables = "\n".join(render_table(table) for table in result["tables"])
-    return "\n".join([*parts, body, fold("All contestants on all problems", tables)])
+    return "\n".join([*parts, body, fold("All methods on all problems", tables)])
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -187,7 +187,11 @@ def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
     """Render a result: figure, what the paper says, tables, circumstances."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
     claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
-    told = {"caption": "What each method was given", "columns": ["method", "given"], "rows": list(result["contestants"].items())}
+    told = {
+        "caption": "What each method was given",
+        "columns": ["method", "given"],
+        "rows": list(result["contestants"].items()),
+    }
     heading, command, rest = render_result({**result, "tables": [*result["tables"], told]}).split("\n\n", 2)
     source = f"In the paper: {experiment.source}. Here: {experiment.read(result).setup.caption()}."
     figure = f"![{experiment.title}]({FIGURES}/{experiment.name}.png)"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.bench.contest.calls import Task, solve
-from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.contest.methods import OTHERS, Task, solve
 from lrpca.bench.measuring import clock, data_folder
 from lrpca.decompose import decompose
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
@@ -83,7 +82,7 @@ class PublishedRecord:
 def solvers() -> list[str]:
     """Return the solvers that are present, ours first."""
     others = [method for method in METHODS if method != DEFAULT]
-    return [DEFAULT, *others, *([PCP] if RIVALS[PCP].version() else []), SVD]
+    return [DEFAULT, *others, *([PCP] if OTHERS[PCP].version() else []), SVD]
 
 
 def solver(name: str, limit: float = math.inf) -> Solver:

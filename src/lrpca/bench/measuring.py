@@ -9,6 +9,8 @@ can do at that moment). Reported are medians, and medians of ratios between neig
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -201,6 +203,47 @@ def run_fresh(code: str, *arguments: str, environment: Mapping[str, str] | None 
     path = os.pathsep.join(sys.path)
     variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
     return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def memory_of(process: int | str, quantity: str = "VmRSS") -> int:
+    """Return the resident memory of a process in bytes, or its peak; 0 if it has ended or the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
+                if line.startswith(f"{quantity}:"):
+                    return 1024 * int(line.split()[1])
+        return 0
+    answer = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return 1024 * int(answer.stdout.strip() or 0)
+
+
+def begin_peak() -> int:
+    """Return the resident memory in bytes, and let the peak begin there where the system can.
+
+    Memory that is free but still held is given back first, so that what follows does not find it.
+    """
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        if hasattr(library, "malloc_trim"):
+            library.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:  # another system, or not allowed
+        return peak_memory()
+    return memory_of("self")
+
+
+def peak_memory() -> int:
+    """Return the most resident memory so far, in bytes; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        return memory_of("self", "VmHWM")
+    import resource
+
+    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 # ------------------------------------------------------------------------------------------------ command lines

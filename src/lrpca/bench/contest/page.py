@@ -7,11 +7,12 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.contest.methods import OTHERS
 from lrpca.bench.contest.results import Contest, Entry
 from lrpca.files.atomic import replacing_files
 from lrpca.report import Number, Page, Picture, figure_png
@@ -59,13 +60,10 @@ COLUMNS = {
 LEFT = ("method", "status")  # columns of words
 # Longer notes are cut in the table; the files have them in full.
 _NOTE = 120
-# Readable on white and on near-black alike; one for each method, its variants differ in their dashes.
-_COLOURS = (
-    *("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3"),
-    *("#a3532b", "#5f8f1f", "#8a6d8f", "#d4495c", "#4f7d78", "#7a7fbf"),
-)
+# The colour of the default, of packages from PyPI, and of the other methods: readable on white and on near-black.
 _OURS_COLOUR, _OTHER_COLOUR = "#2563eb", "#7b8794"
-_DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+_COLOURS = ("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3", "#a3532b", "#5f8f1f", "#8a6d8f")
+_DASHES = ("-", "--", ":", "-.")
 # A smaller share of missing entries is told as their number. So much load is not worth a warning.
 _FEW, _IDLE = 1e-3, 0.5
 
@@ -175,13 +173,19 @@ def _short(value: Any, form: str = ".3g") -> str:
 
 def draw(contest: Contest, ax: Axes) -> None:
     """Draw error against time of every method: a dot ends a run, a cross one that was ended."""
-    looks = _looks(contest.entries)
-    for entry in contest.entries:
+    names = sorted({entry.name for entry in contest.entries} - {OURS, *OTHERS})
+    seen: Counter[str] = Counter()
+    for entry in sorted(contest.entries, key=lambda entry: entry.spec):
         points = [point for point in entry.curve if point.seconds > 0 and point.error > 0]
         if not points:
             continue
         ours = entry.spec == OURS
-        colour, dashes = looks[entry.spec]
+        colour = _OTHER_COLOUR if entry.name in OTHERS else _OURS_COLOUR
+        if entry.name in names:
+            colour = _COLOURS[names.index(entry.name) % len(_COLOURS)]
+        # Variants of one method, and the packages from PyPI, differ in their dashes.
+        dashes = _DASHES[seen[colour] % len(_DASHES)]
+        seen[colour] += 1
         ax.plot(
             [p.seconds for p in points],
             [p.error for p in points],
@@ -212,22 +216,6 @@ def _label_seconds(ax: Axes) -> None:
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _looks(entries: list[Entry]) -> dict[str, tuple[str, Any]]:
-    """Return colour and dashes of each method, the same whatever their order."""
-    looks: dict[str, tuple[str, Any]] = {}
-    names = sorted({entry.name for entry in entries} - {OURS, *RIVALS})
-    others = sorted({entry.name for entry in entries} & set(RIVALS))
-    seen: dict[str, int] = {}
-    for entry in sorted(entries, key=lambda entry: entry.spec):
-        count = seen[entry.name] = seen.get(entry.name, -1) + 1
-        if entry.name in RIVALS:
-            colour, count = _OTHER_COLOUR, count + others.index(entry.name)
-        else:
-            colour = _OURS_COLOUR if entry.name == OURS else _COLOURS[names.index(entry.name) % len(_COLOURS)]
-        looks[entry.spec] = colour, _DASHES[count % len(_DASHES)]
-    return looks
 
 
 # ------------------------------------------------------------------------------------------------ the page

@@ -38,10 +38,8 @@ def write_truth(
         A = np.linalg.qr(np.asarray(X @ sketch, wide))[0]
         sketch = np.asarray(X.conj().T @ A, wide)
     B = sketch.conj()
-    rows = range(0, len(X), max(1, _BLOCK // X.shape[1]))
-    parts = [(X[i : i + rows.step], A[i : i + rows.step] @ B.T) for i in rows]
-    left = math.sqrt(sum(float(np.linalg.norm(np.asarray(exact, wide) - close) ** 2) for exact, close in parts))
-    if left <= _EXACT * float(np.linalg.norm(B)):
+    squares = [np.linalg.norm(np.asarray(X[rows], wide) - A[rows] @ B.T) ** 2 for rows in row_blocks(X.shape)]
+    if math.sqrt(sum(squares)) <= _EXACT * float(np.linalg.norm(B)):
         np.save(folder / "truth_left.npy", A)
         np.save(folder / "truth_right.npy", B)
     else:
