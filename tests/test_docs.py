@@ -203,7 +203,7 @@ def _record(*entries: dict[str, Any], **others: Any) -> dict[str, Any]:
         ),
         (
             [_entry("lrpca", None, error=3e-3), _entry("pcp", None, error=0.2)],
-            ["**Nobody reaches an error of 1e-4**; `lrpca` comes closest", "far from the truth: `lrpca` and"],
+            ["**No method reaches an error of 1e-4**; `lrpca` comes closest", "far from the truth: `lrpca` and"],
             ["Not reached", "No answer"],
         ),
         (
