@@ -1,9 +1,8 @@
-"""Timing in shuffled rounds, processes of their own, command lines, tables and result files: what benchmarks share.
+"""Timing in shuffled rounds, new processes, command lines, tables and result files: what benchmarks share.
 
-Times on a shared machine drift, and on a virtual one they jump: its cores may be moved to other physical ones within
-seconds, which changes memory bandwidth and arithmetic by factors of two. So functions are never timed one after the
-other. Each round times every function once, in shuffled order, and directly before each the probes (what the machine
-can do at that moment). Reported are medians, and medians of ratios between neighbours in time.
+Times on a shared machine drift, and on a virtual one they jump by factors of two, as its cores are moved to other
+physical ones. So each round times every function once, in shuffled order, and directly before each the probes (what
+the machine can do at that moment). Reported are medians, and medians of ratios between neighbours in time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import numpy as np
 from lrpca.core import environment
 from lrpca.files.atomic import replacing
 
-# Worker threads of OpenMP spin for some milliseconds after their last task; nobody should pay for a predecessor's.
+# Worker threads of OpenMP spin for some milliseconds after their last task, which would slow the next function.
 _PAUSE = 0.02
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _FRESH = """
@@ -104,11 +103,6 @@ def interleave(
     dict of str to Timing
         In the order of the functions.
 
-    Examples
-    --------
-    >>> times = interleave({"nothing": lambda: None, "nap": lambda: time.sleep(0.01)}, repeats=3)
-    >>> times["nap"].median > 0.009 > times["nothing"].median
-    True
     """
     probes = probes or {}
     for function in (*probes.values(), *functions.values()):
@@ -394,7 +388,7 @@ def publish(
     packages : sequence of str
         Whose versions matter, beside the usual ones.
     extra : mapping, optional
-        What else the file shall hold, for those who make pages of it; it is not printed.
+        Further content of the file, for pages made from it; it is not printed.
     """
     took = f"The whole run took {time.perf_counter() - chosen.began:.0f} s. {chosen.load}"
     result = {

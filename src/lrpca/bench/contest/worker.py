@@ -104,13 +104,13 @@ def warm_up(
     rows, columns = _WARM_SHAPE
     tiny = [Y[:rows, :columns]]
     if task.name in METHODS and Y.dtype.kind in "fc":
-        # With and without noise, since a method may go its own way at the noise floor.
+        # With and without noise: other code may run at the noise floor.
         missing = 0.1 if np.isnan(tiny[0]).any() else 0.0
         rank = min(task.rank, columns // 4)
         tiny += [planted(_WARM_SHAPE, rank=rank, noise=x, missing=missing, dtype=Y.dtype).Y for x in (0.0, 0.05)]
     least = min(task.settings.get("max_iter", math.inf), _WARM_ITERATIONS[task.name in METHODS])
     for Z in tiny:
-        # What fails here fails in the real run too, where it is told.
+        # What fails here fails in the real run too, which reports it.
         with contextlib.suppress(Exception):
             small = Task(task.name, min(task.rank, *Z.shape), {**task.settings, "max_iter": int(least)}, task.seed)
             solve(small, np.ascontiguousarray(Z), lambda answer: False)
