@@ -1,6 +1,6 @@
 """Methods compared on thirteen named problems; the page "which method for what" is made from the result.
 
-    python benchmarks/arena.py [--only few-10,noise] [--contestants lrpca,ircur] [--quick]
+    python benchmarks/arena.py [--only few-10,noise] [--methods lrpca,ircur] [--quick]
 
 Every method runs in its own process with a time limit; a method that reaches the limit is a row that says so.
 """
@@ -26,7 +26,7 @@ OURS = "lrpca"
 GOALS = {"fastest other full-data solver": 5.0, "ircur": 1.0, "pyrpca": 50.0, "tensorly": 50.0}
 # These do not read all of Y; sklearn's PCA is no robust solver.
 NOT_FULL_DATA = ("ircur", "gd:sample=0.2", "pgrmc:sample=0.2", "sklearn")
-# Passes over Y until the target are counted, in a run of its own, for methods that take no longer than this.
+# Passes over Y until the target are counted, in a separate run, for methods that take no longer than this.
 COUNTED = 5.0
 # The target error; where there is noise, so many times the error of an oracle that knows the places of the outliers.
 EXACT, NEAR_ORACLE = 1e-4, 1.6
@@ -211,39 +211,37 @@ def headline(record: dict[str, Any]) -> list[dict[str, Any]]:
     ours = entries.get(OURS)
     if ours is None:
         return []
-    others = [
-        e for e in record["entries"] if e["spec"] not in (OURS, *NOT_FULL_DATA) and e["status"] != "not installed"
-    ]
-    arrived = [e for e in others if e["seconds_to_target"] is not None]
+    full = [e for e in record["entries"] if e["spec"] not in (OURS, *NOT_FULL_DATA) and e["status"] != "not installed"]
+    arrived = [e for e in full if e["seconds_to_target"] is not None]
     fastest = min(arrived, key=lambda e: e["seconds_to_target"], default=None)
-    rivals = {"fastest other full-data solver": fastest} | {name: entries.get(name) for name in list(GOALS)[1:]}
+    others = {"fastest other full-data solver": fastest} | {name: entries.get(name) for name in list(GOALS)[1:]}
     return [
-        {"problem": record["short"], "rival": name, "goal": GOALS[name], **_ratio(record, ours, rival)}
-        for name, rival in rivals.items()
-        if rival is not None and rival["status"] != "not installed"
+        {"problem": record["short"], "rival": name, "goal": GOALS[name], **_ratio(record, ours, other)}
+        for name, other in others.items()
+        if other is not None and other["status"] != "not installed"
     ]
 
 
-def _ratio(record: dict[str, Any], ours: dict[str, Any], rival: dict[str, Any]) -> dict[str, Any]:
+def _ratio(record: dict[str, Any], ours: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the ratio of the times to the target: exact, at least that, or None where one of them never arrives."""
-    mine, theirs = ours["seconds_to_target"], rival["seconds_to_target"]
+    mine, theirs = ours["seconds_to_target"], other["seconds_to_target"]
     rounds = record.get("rounds", {})
     kind: str = "exact"
     ratio: float | None
     if mine is None:
         kind, ratio = "the default does not arrive", None
     elif theirs is not None:
-        pairs = zip(rounds.get(ours["spec"], ()), rounds.get(rival["spec"], ()), strict=False)
+        pairs = zip(rounds.get(ours["spec"], ()), rounds.get(other["spec"], ()), strict=False)
         ratios = [b / a for a, b in pairs if a and b] or [theirs / mine]
         ratio = median(ratios)
-    elif rival["status"] == "time limit":
-        kind, ratio = "at least", max(rival["seconds"] or 0.0, record["time_limit"]) / mine
+    elif other["status"] == "time limit":
+        kind, ratio = "at least", max(other["seconds"] or 0.0, record["time_limit"]) / mine
     else:
         kind, ratio = "it does not arrive", None
     return {
-        **{"spec": rival["spec"], "ours": mine, "theirs": theirs, "ratio": ratio, "kind": kind},
+        **{"spec": other["spec"], "ours": mine, "theirs": theirs, "ratio": ratio, "kind": kind},
         "our_reads": ours["reads_to_target"],
-        "their_reads": rival["reads_to_target"],
+        "their_reads": other["reads_to_target"],
     }
 
 
@@ -300,10 +298,10 @@ def main(given: Sequence[str] | None = None) -> None:
         *(__file__, __doc__, given),
         command="make arena",
         only=(tuple(SCENARIOS), "problems"),
-        contestants=(None, "only these, of those that a problem has, with commas"),
+        methods=(None, "only these, of those that a problem has, with commas"),
         quick=(False, "the same problems in a small form"),
     )
-    specs = [spec.text for spec in parse_specs(chosen.contestants)] if chosen.contestants else []
+    specs = [spec.text for spec in parse_specs(chosen.methods)] if chosen.methods else []
     scenarios = [SCENARIOS[name].small() if chosen.quick else SCENARIOS[name] for name in chosen.only]
     outcomes = [hold(s, specs) for s in scenarios if not specs or set(specs) & set(s.contestants)]
     records = [outcome for outcome in outcomes if not isinstance(outcome, str)]

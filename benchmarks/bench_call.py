@@ -150,8 +150,8 @@ def main(given: Sequence[str] | None = None) -> None:
     notes = [
         f"{machine.threads} threads. Medians of {chosen.repeats} rounds; each round times everything once, in shuffled "
         "order. Read-times are those measured directly before each call.",
-        "The default call is told the rank only and ends by its own rule; the paper's form is given the number of "
-        f"iterations at which its error falls below {ERROR:g} (at most {MOST_PASSES}), which nobody can know.",
+        "The default call is given the rank only and ends by its own rule; the paper's form is given the number of "
+        f"iterations at which its error falls below {ERROR:g} (at most {MOST_PASSES}), which is not known in practice.",
     ]
     publish(chosen, "A whole call", [time_calls(problem, machine, chosen.repeats), beside, start], notes)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/grid.py [--cases WORD] [--solvers lrpca,pyrpca,svd] [--repeats 1] [--ablation]
 
-Solvers are told Y and the rank, nothing else. The rules of recovery are those of `lrpca.testing`. With --ablation
+Solvers are given Y and the rank, nothing else. The rules of recovery are those of `lrpca.testing`. With --ablation
 only our default runs: once whole, and once without each of its rules.
 """
 
@@ -190,7 +190,7 @@ def dense(records: Records) -> Table:
     columns = ["density", "solver", "problems", f"error below {_power(DENSE_ERROR)}", "goal", "false converged"]
     columns += ["largest error", "passes, median", "passes, most", "goal, fewer than", "reads, most", "seconds, median"]
     rows = [_dense_row(case, name, group) for (case, name), group in _groups(records, "case", "solver").items()]
-    return Table("Dense outliers: n = 1000, rank 5, told only the rank", columns, rows)
+    return Table("Dense outliers: n = 1000, given only the rank", columns, rows)
 
 
 def _dense_row(case: str, name: str, records: Records) -> list[Any]:

@@ -24,7 +24,7 @@ STATIONARY_ROWS, TURNING_ROWS, CHANGE_ROWS, CHANGE_AT = 3000, 5000, 2600, 2000
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream whose clean entries are about 1: every basis vector turns in a plane of its own."""
+    """A stream whose clean entries are about 1: every basis vector turns in its own plane."""
 
     columns: int
     k: int

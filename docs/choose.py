@@ -105,7 +105,7 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
         )
     text = f"**`{first['spec']}` is the fastest** to reach {target}, in {took}"
     if first.get("told"):
-        text += f", told the true {' and '.join(first['told'])}"
+        text += f", given the true {' and '.join(first['told'])}"
     if ours is None:
         return f"{text}."
     if ours.get("seconds_to_target") is None:

@@ -187,12 +187,12 @@ def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
     """Render a result: figure, what the paper says, tables, circumstances."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
     claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
-    told = {
+    given = {
         "caption": "What each method was given",
         "columns": ["method", "given"],
         "rows": list(result["contestants"].items()),
     }
-    heading, command, rest = render_result({**result, "tables": [*result["tables"], told]}).split("\n\n", 2)
+    heading, command, rest = render_result({**result, "tables": [*result["tables"], given]}).split("\n\n", 2)
     source = f"In the paper: {experiment.source}. Here: {experiment.read(result).setup.caption()}."
     figure = f"![{experiment.title}]({FIGURES}/{experiment.name}.png)"
     parts = [heading, command, source, figure, render_table(claims), experiment.criteria, rest]

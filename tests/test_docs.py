@@ -198,7 +198,7 @@ def _record(*entries: dict[str, Any], **others: Any) -> dict[str, Any]:
         ),
         (
             [_entry("lrpca", None, error=0.2, status="not converged"), _entry("gd", 0.5, told=["alpha"])],
-            ["`gd` is the fastest", "told the true alpha", "default does not reach it", "Not reached by `lrpca`"],
+            ["`gd` is the fastest", "given the true alpha", "default does not reach it", "Not reached by `lrpca`"],
             ["Take the default"],
         ),
         (

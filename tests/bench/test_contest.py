@@ -16,7 +16,7 @@ from lrpca import metrics
 from lrpca.bench.contest import Conditions, Contest, Point, compete, page, parse_specs, process, worker
 from lrpca.bench.contest.methods import ALL, OTHERS, Spec, Task, options_of, solve
 from lrpca.bench.contest.run import settings_of
-from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
+from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, write_truth
 from lrpca.core import environment as circumstances
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
@@ -112,14 +112,6 @@ def test_the_rule_for_outliers_is_that_of_a_decomposition() -> None:
     d = lrpca.decompose(problem.Y, rank=3)
     assert Probe(problem.Y).outlier_threshold(d.low_rank, problem.Y, 0.0) == pytest.approx(
         d.outlier_threshold, rel=0.05
-    )
-
-
-def test_rank_of_a_matrix() -> None:
-    assert (
-        numerical_rank(PROBLEM.X, 3) == 3
-        and numerical_rank(PROBLEM.Y, 3) > 50
-        and numerical_rank(0 * PROBLEM.Y, 3) == 0
     )
 
 

@@ -92,19 +92,6 @@ def test_the_page_has_the_numbers_of_the_terminal(mixed: Contest, tmp_path: Path
     assert "These failed or were stopped" in html and "The time is that of one call." in html
 
 
-def test_settings_may_break_after_commas() -> None:
-    sheet = page.Page("x")
-    sheet.table(["a"], [["lrpca:p=2,q=1e-6, and <"]], wrapped=True)
-    assert '<td>lrpca:p=2,<wbr><span class="whole">q=1e-6</span>, and &lt;</td>' in sheet.html()
-
-
-def test_the_second_is_named_with_its_ratio(contest: Contest, tmp_path: Path) -> None:
-    first, second = contest.entries[:2]
-    ratio = second.seconds_to_target / first.seconds_to_target  # type: ignore[operator]
-    text = re.sub("<[^>]*>", " ", page.write(contest, tmp_path / "out").read_text())
-    assert re.search(rf"Second\s+{re.escape(f'{ratio:.2g}')} times as long\s+{re.escape(second.spec)}", text)
-
-
 @pytest.mark.parametrize(
     ("missing", "words"),
     [(0.0, ""), (1 / 19200, ", 1 entry missing"), (5 / 19200, ", 5 entries missing"), (0.2, ", 20% missing")],

@@ -16,8 +16,8 @@ import pytest
 
 from lrpca.bench.experiments import generalisation, methods, models, numbers, training_time
 from lrpca.bench.experiments.measurement import Measurement, Run, Setting, Setup, Training
-from lrpca.bench.experiments.methods import PUBLISHED, Method, Rule, published_model
-from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose
+from lrpca.bench.experiments.methods import PUBLISHED, Method, Rule
+from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
 
@@ -151,20 +151,6 @@ def test_models_are_run_beyond_their_layers_in_both_precisions(monkeypatch: pyte
 
 
 @needs_torch
-def test_the_same_seed_gives_the_same_numbers(remembered: dict[Any, Any]) -> None:
-    setup = replace(TINY["numbers"], repeat=1, seed=4)
-    first = numbers.measure(setup, silent)
-    other = numbers.measure(replace(setup, seed=5), silent)
-    kept = dict(remembered)
-    remembered.clear()
-    again = numbers.measure(setup, silent)
-    remembered.update(kept)
-    assert first.runs == again.runs
-    assert [replace(t, seconds=0) for t in first.trainings] == [replace(t, seconds=0) for t in again.trainings]
-    assert other.trainings[0].thresholds != first.trainings[0].thresholds
-
-
-@needs_torch
 def test_thresholds_of_the_theorem() -> None:
     m = numbers.measure(replace(TINY["numbers"], repeat=1, seed=4), silent)
     (followed,), setting = m.runs, m.setup.base
@@ -209,11 +195,6 @@ def test_without_torch_says_what_to_install(tmp_path: Path) -> None:
 
 
 # --- the paper's way, timed --------------------------------------------------------------------------------
-
-
-def test_steps_are_spread_over_the_stages() -> None:
-    assert training_time.spread([500, 1000, 500], 8) == {0: 2, 1: 4, 2: 2}
-    assert training_time.spread([10, 10, 10], 2) == {0: 1, 2: 1}
 
 
 @needs_torch
@@ -295,18 +276,6 @@ def test_claims_on_the_time_of_training() -> None:
     assert claims((10.0, 100.0, 13.0))["does not depend"] == [False]
 
 
-def test_the_table_of_training_times_is_the_papers() -> None:
-    settings = EXPERIMENTS["training-time"].full.settings
-    labels = (training_time.ADAPTIVE, training_time.PAPER_FORM, training_time.PAPER_WAY)
-    m = measured(*(training(label, s, 2.0) for s in settings for label in labels), settings=settings)
-    rows = {row[0]: row[1:] for row in training_time.tables(m)[0].rows}
-    assert [rows[str(s)][0] for s in settings] == [1208, 1209, 1208, 1615, 2405, 1236, 1249]
-    assert rows[str(BASE)][1:] == [2.0, 2.0, 2.0, 604.0, 1.0]
-    other = replace(m, setup=replace(m.setup, settings=(Setting(50),)), trainings=())
-    other = replace(other, trainings=tuple(training(label, Setting(50)) for label in labels))
-    assert [row[-1] for row in training_time.tables(other)[1].rows] == [1208, 1209, 1208, 1615, 2405, 1236, 1249]
-
-
 def of_generalisation(base: dict[Setting, int | None], again: dict[Setting, int | None]) -> Measurement:
     runs = [
         run(form + suffix, falling(count) if count else (0.1,), setting)
@@ -339,17 +308,6 @@ def test_claims_on_generalisation() -> None:
     assert claims((7, None, 10), (7, 5, 8)) == [False, True, False]
 
 
-def test_the_table_on_generalisation_counts_as_the_paper_does() -> None:
-    settings = EXPERIMENTS["generalisation"].full.settings
-    m = of_generalisation(dict.fromkeys(settings, 3), dict.fromkeys(settings, 4))
-    rows = {row[0]: row[1:] for row in generalisation.tables(m)[0].rows}
-    assert rows["the paper, base model"] == [8, 7, 7, 10, 11] and rows["the paper, retrained"] == [8, 6, 5, 8, 9]
-    assert rows[generalisation.ADAPTIVE] == [4] * 5 and rows[generalisation.ADAPTIVE + ", retrained"] == [5] * 5
-    small = of_generalisation({Setting(50): None}, {Setting(50): 4})
-    first, second = generalisation.tables(small)[:2]
-    assert first.rows[0][1:] == [8, 7, 7, 10, 11] and second.rows[0] == [generalisation.PAPER_FORM, None]
-
-
 @pytest.mark.parametrize(
     ("thresholds", "steps", "expected"),
     [
@@ -375,14 +333,6 @@ def test_learned_numbers_go_on_by_the_recurrence() -> None:
     assert table[0].rows[0] == [0, "8.00e+00"] and table[1].rows[1] == [2, 0.9] and table[2].rows[0][-1] == "1, 2"
 
 
-def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, monkeypatch)
-    t = numbers.as_training(published_model(0.1), BASE)
-    assert t.thresholds[:2] == pytest.approx([1e-2, 1e-2 * 0.6]) and len(t.thresholds) == 17
-    assert published_model(0.2) is None
-    assert methods.published_note(Setup((BASE,), 1)).startswith("The published models are run")
-
-
 def test_errors_after_an_iteration() -> None:
     done, ended = run("", (1e-1, 1e-6), reason="callback"), run("", (1e-1, 1e-2), reason="schedule_end")
 
@@ -391,35 +341,6 @@ def test_errors_after_an_iteration() -> None:
 
     assert after(5, done) == 1e-6 and after(5, ended) is None
     assert after(2, done, ended, run("", (1.0, 1.0))) == 1e-2 and after(1, run("", ())) is None
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_pages_need_neither_torch_nor_the_published_models(name: str) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra plot")
-    experiment = EXPERIMENTS[name]
-    record = {"command": "lrpca reproduce", "hardware": {"cores": 2, "processor": "x"}, "versions": {}, "date": ""}
-    m = made_up(name)
-    record |= {"claims": [vars(c) for c in experiment.judge(m)], "tables": [vars(t) for t in experiment.tables(m)]}
-    page = compose(experiment, {**record, **m.as_dict()}).html()
-    assert experiment.title in page and page.count("<caption>") == len(record["tables"])
-    assert not experiment.is_small(m.setup) and all(claim["confirmed"] is not None for claim in record["claims"])
-
-
-def made_up(name: str) -> Measurement:
-    """Return a whole measurement, as large as the full form."""
-    setup = EXPERIMENTS[name].full
-    tail = {"thresholds": tuple(0.5**k for k in range(11)), "step_sizes": (0.0, *[1.0] * 10), "tail": (1.0, 0.5)}
-    if name == "models":
-        labels = [models.FNN, models.RNN, models.FRMNN, models.RNN + models.SINGLE, models.FRMNN + models.SINGLE]
-        records: list[Run | Training] = [run(label, falling(30)) for label in (*labels, models.FLOORED, models.OFF)]
-    elif name == "training-time":
-        labels = [training_time.ADAPTIVE, training_time.PAPER_FORM, training_time.PAPER_WAY]
-        records = [training(label, setting) for label in labels for setting in setup.settings]
-    elif name == "generalisation":
-        records = list(of_generalisation(dict.fromkeys(setup.settings, 3), dict.fromkeys(setup.settings, 3)).runs)
-    else:
-        records = [training(numbers.OURS, setting, **tail) for setting in setup.settings]
-    return replace(measured(*records), setup=setup)
 
 
 def publish(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

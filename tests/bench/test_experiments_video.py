@@ -14,7 +14,7 @@ import pytest
 from lrpca.bench.experiments import video
 from lrpca.bench.experiments.measurement import Measurement, Run
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
-from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose, reproduce
+from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose
 from lrpca.bench.experiments.video import VIDEO, Clip, VideoSetup, find_footage, load_clip, met, there_and_back
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
@@ -37,11 +37,6 @@ def footage(tmp_path: Path) -> Path:
 
 
 # --- clips -------------------------------------------------------------------------------------------------
-
-
-def test_sizes_are_the_papers() -> None:
-    assert [str(clip) for clip in video.CLIPS] == ["320x180x965", "320x180x2149", "480x270x1110", "480x270x1034"]
-    assert set(video.PAPER) == {clip.name for clip in video.CLIPS}
 
 
 def test_looped_forward_and_backward_without_a_jump(footage: Path) -> None:
@@ -139,12 +134,6 @@ def test_seconds_stand_beside_those_of_the_paper() -> None:
     assert rows["StreeView", SCALEDGD][3:6] == [101.0, 626.05, 6.0]
 
 
-def test_other_footage_is_still_the_full_experiment() -> None:
-    experiment = video.EXPERIMENT
-    assert not experiment.is_small(replace(experiment.full, videos=("a.mp4",), seed=3))
-    assert experiment.is_small(experiment.quick)
-
-
 # --- command -----------------------------------------------------------------------------------------------
 
 
@@ -186,8 +175,3 @@ def test_bad_footage_ends_with_one_line(
     monkeypatch.delenv("LRPCA_DATA", raising=False)
     assert main(["reproduce", *arguments]) == code
     assert message in capsys.readouterr().err and not os.listdir(tmp_path)
-
-
-def test_library_refuses_footage_for_others(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"videos=\['a.mp4'\] are not used by 'recovery'"):
-        reproduce("recovery", tmp_path / "out", quick=True, videos=["a.mp4"])

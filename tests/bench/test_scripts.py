@@ -15,7 +15,7 @@ import pytest
 from lrpca.bench import judging
 from lrpca.bench.contest import Conditions, Contest, Entry, compete, parse_specs
 from lrpca.bench.real_matrices import Real
-from lrpca.testing import Case, grid, planted
+from lrpca.testing import Case, planted
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case("easy", "a small one", {"shape": (60, 50), "rank": 2}, rank=2)
@@ -33,12 +33,6 @@ def scripts() -> Iterator[SimpleNamespace]:
 
 
 # The grid
-
-
-def test_names_of_cases_are_their_own() -> None:
-    """Seeds come from names, --cases chooses by them, and the ablation lists them."""
-    names = [case.name for case in grid()]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def _judged(name: str, low_rank: Any, converged: bool | None) -> Any:
@@ -217,19 +211,6 @@ def test_solver_never_sees_what_is_held_out(scripts: SimpleNamespace, dtype: Any
     spoiled[task.rows, task.columns] = 255
     clean, other = (scripts.real_data.decompose(_task(scripts, data), 3)[1] for data in (Y, spoiled))
     np.testing.assert_array_equal(clean.low_rank, other.low_rank)
-
-
-def test_part_keeps_values_and_their_roles_together(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts.real_data, "PART", (20, 30))
-    Y = np.arange(50 * 60, dtype=float).reshape(50, 60)
-    task = _task(scripts, Y)
-    part = task.part()
-    assert part.real.Y.shape == (20, 30)
-    i, j = np.divmod(part.real.Y.astype(int), 60)
-    np.testing.assert_array_equal(part.shown, task.shown[i, j])
-    held = set(zip(task.rows, task.columns, strict=True))
-    assert {(int(i[a, b]), int(j[a, b])) for a, b in zip(part.rows, part.columns, strict=True)} <= held
-    assert part.shown.sum() + len(part.rows) == part.real.Y.size
 
 
 def test_svd_fills_missing_entries_by_itself(scripts: SimpleNamespace) -> None:
