@@ -8,6 +8,9 @@ The problem is the paper's: rank 5, one entry in ten an outlier, float32, to a r
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,7 +30,6 @@ from lrpca.bench.measuring import (
     number,
     peak_memory,
     publish,
-    run_fresh,
 )
 from lrpca.bench.probes import Machine, Planted, planted
 
@@ -129,8 +131,11 @@ def memory_table(n: int) -> Table:
 def start_table() -> Table:
     """Return the table of the first call of a process, with an empty and with a filled cache of compiled code."""
     with tempfile.TemporaryDirectory() as folder:
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": folder}
+        command = [sys.executable, "-c", START]
         runs = [
-            json.loads(run_fresh(START, environment={"NUMBA_CACHE_DIR": folder})) for _ in range(1 + SECOND_PROCESSES)
+            json.loads(subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout)
+            for _ in range(1 + SECOND_PROCESSES)
         ]
     later = np.median(runs[1:], axis=0)
     goals = {STEPS[4]: SECOND_PROCESS}

@@ -322,17 +322,6 @@ def test_claims_on_what_is_learned(thresholds: list[float], steps: list[float], 
     assert verdicts(numbers.claims(measured(t)), numbers.OURS) == expected
 
 
-def test_learned_numbers_go_on_by_the_recurrence() -> None:
-    t = training(numbers.OURS, thresholds=(8.0, 4.0, 2.0), step_sizes=(0.0, 1.0, 0.9), tail=(0.5, 0.1))
-    thresholds, steps = numbers.learned(t)
-    assert thresholds[:5] == pytest.approx([8.0, 4.0, 2.0, 0.2, 0.02]) and steps[:4] == pytest.approx(
-        [1.0, 0.9, 0.45, 0.225]
-    )
-    assert len(thresholds) == 17 and len(steps) == 16
-    table = numbers.tables(measured(t))
-    assert table[0].rows[0] == [0, "8.00e+00"] and table[1].rows[1] == [2, 0.9] and table[2].rows[0][-1] == "1, 2"
-
-
 def test_errors_after_an_iteration() -> None:
     done, ended = run("", (1e-1, 1e-6), reason="callback"), run("", (1e-1, 1e-2), reason="schedule_end")
 

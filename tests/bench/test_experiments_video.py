@@ -125,15 +125,6 @@ def test_claims_follow_from_the_numbers(times: dict[str, float], met: bool, expe
     assert all(claim.confirmed is None for claim in video.EXPERIMENT.judge(small))
 
 
-def test_seconds_stand_beside_those_of_the_paper() -> None:
-    m = made_up({OURS: 1.0, VIDEO: 0.5, SCALEDGD: 3.0, ALTPROJ: 2.0})
-    times, answers = video.tables(m)
-    rows = {(row[0], row[2]): row for row in times.rows}
-    assert len(times.rows) == len(answers.rows) == 16
-    assert rows["ParkingLot1", VIDEO][3:6] == [8.01, 16.01, 1.0]
-    assert rows["StreeView", SCALEDGD][3:6] == [101.0, 626.05, 6.0]
-
-
 # --- command -----------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lrpca.bench import judging
-from lrpca.bench.contest import Conditions, Contest, Entry, compete, parse_specs
+from lrpca.bench.contest import Conditions, compete, parse_specs
 from lrpca.bench.real_matrices import Real
 from lrpca.testing import Case, planted
 
@@ -121,16 +121,6 @@ def test_goals_are_ratios_within_rounds_and_bounds_are_called_bounds(scripts: Si
     assert scripts.arena.is_met(rows["pyrpca"] | {"ratio": 20.0}) is None
 
 
-def test_rounds_give_the_entry_of_median_time(scripts: SimpleNamespace) -> None:
-    def contest(spec: str, seconds: float | None) -> Contest:
-        return Contest({}, {}, [Entry(spec, spec, "", "converged", seconds_to_target=seconds, error=1e-9)])
-
-    times = (("lrpca", 5.0), ("pyrpca", 9.0), ("lrpca", 1.0), ("lrpca", None), ("lrpca", 3.0))
-    entries, rounds = scripts.arena.merge([contest(*pair) for pair in times])
-    assert [(entry.spec, entry.seconds_to_target) for entry in entries] == [("lrpca", 3.0), ("pyrpca", 9.0)]
-    assert rounds == {"lrpca": [5.0, 1.0, None, 3.0]}
-
-
 def test_reads_are_counted_until_the_target_and_no_further(scripts: SimpleNamespace) -> None:
     problem = planted((120, 100), rank=2)
     entry = compete(problem, "accaltproj:gamma=0.5", Conditions(threads=1))["accaltproj:gamma=0.5"]
@@ -150,35 +140,6 @@ def test_scenarios_can_be_made_small_and_name_methods_that_exist(scripts: Simple
 
 
 # Principal component pursuit
-
-
-def _contest(**seconds: Any) -> Contest:
-    entries = []
-    for spec, (whole, status) in zip(("pcp:algorithm=ialm", "pyrpca", "tensorly"), seconds.values(), strict=True):
-        arrived = whole / 2 if status == "converged" else None
-        facts = {"seconds": whole, "seconds_per_iteration": whole / 10, "seconds_to_target": arrived, "iterations": 10}
-        entries.append(Entry(spec, spec.partition(":")[0], "", status, error=1e-8, **facts))
-    return Contest({}, {"threads": 1}, entries)
-
-
-def test_pursuits_are_compared_within_rounds(scripts: SimpleNamespace) -> None:
-    rounds = [(1.0, 20.0), (2.0, 60.0), (4.0, 100.0)]
-    contests = [_contest(a=(a, "converged"), b=(b, "converged"), c=(b, "converged")) for a, b in rounds]
-    ours, other, _ = scripts.bench_pcp.speed_table({1000: contests}).rows
-    assert ours[2:6] == [10, 0.2, 2, 1] and ours[7:10] == [1, 1, 1]
-    assert other[2:6] == [10, 6, 60, 30] and other[7:10] == [25, 25, 25]
-    assert [row[3] for row in scripts.bench_pcp.goal_rows({1000: contests})] == [True] * 4
-
-
-def test_pursuit_over_the_limit_has_a_lower_bound(scripts: SimpleNamespace) -> None:
-    contests = [_contest(a=(2.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
-    _, late, quick = scripts.bench_pcp.speed_table({3000: contests}).rows
-    assert late[4] == late[5] == "over the limit after 10 iterations" and late[8:10] == ["at least 150", "at least 301"]
-    assert quick[7:10] == [0.5, 0.5, 0.5]
-    assert [row[3] for row in scripts.bench_pcp.goal_rows({3000: contests})] == [True, True, False, False]
-    # A bound below one says nothing.
-    slow = [_contest(a=(400.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
-    assert scripts.bench_pcp.goal_rows({3000: slow})[1][3] is None
 
 
 # Real data

@@ -32,13 +32,6 @@ from lrpca.files.atomic import replacing
 # Worker threads of OpenMP spin for some milliseconds after their last task, which would slow the next function.
 _PAUSE = 0.02
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_FRESH = """
-import importlib, json, sys
-folder, module, name, given = sys.argv[1:]
-sys.path.insert(0, folder)
-answers, sys.stdout = sys.stdout, sys.stderr
-print(json.dumps(getattr(importlib.import_module(module), name)(*json.loads(given))), file=answers)
-"""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -174,29 +167,10 @@ def _warm_up() -> None:
             decompose(planted((60, 50), rank=2, missing=missing).Y, 2)
 
 
-def call_fresh(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
-    """Call a function in a new process: start-up, peak memory and settings of the allocator belong to a process.
-
-    Parameters
-    ----------
-    function : callable
-        Defined at the top of a script.
-    *arguments : object
-        What JSON can hold, as the answer.
-    environment : mapping, optional
-        Additions to the environment of the process.
-    """
-    file = Path(function.__code__.co_filename).resolve()
-    words = [str(file.parent), file.stem, function.__name__, json.dumps(arguments)]
-    return json.loads(run_fresh(_FRESH, *words, environment=environment))
-
-
-def run_fresh(code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run Python code in a new process and return what it printed."""
-    command = [sys.executable, "-c", code, *arguments]
-    path = os.pathsep.join(sys.path)
-    variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
-    return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+def call_fresh(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function, defined at the top of a module, in a new process: peak memory belongs to a process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def memory_of(process: int | str, quantity: str = "VmRSS") -> int:
