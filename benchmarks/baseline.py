@@ -23,18 +23,9 @@ from typing import Any
 import numpy as np
 
 import lrpca
+from lrpca.bench import measuring
 from lrpca.bench.judging import GridJob, published_jobs, run_case, run_published
-from lrpca.bench.measuring import (
-    Table,
-    arguments,
-    circumstances,
-    compact_json,
-    interleave,
-    number,
-    render,
-    run_jobs,
-    store,
-)
+from lrpca.bench.measuring import Table, circumstances, compact_json, interleave, number, render, run_jobs, store
 from lrpca.core.environment import load_note
 from lrpca.testing import grid, planted, random_problem
 
@@ -265,7 +256,7 @@ def main(given: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if given is None else list(given)
     if words[:1] == ["--compare"]:
         return 0 if compare(*map(Path, words[1:])) else 1
-    chosen = arguments(
+    chosen = measuring.arguments(
         *(__file__, __doc__, words),
         command="make baseline",
         only=(tuple(SECTIONS), "sections"),

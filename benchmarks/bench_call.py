@@ -20,17 +20,8 @@ from typing import Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.measuring import (
-    Table,
-    Timing,
-    arguments,
-    begin_peak,
-    call_fresh,
-    interleave,
-    number,
-    peak_memory,
-    publish,
-)
+from lrpca.bench import measuring
+from lrpca.bench.measuring import Table, Timing, begin_peak, call_fresh, interleave, number, peak_memory, publish
 from lrpca.bench.probes import Machine, Planted, planted
 
 FULL, RANK, OUTLIERS, ERROR = 8000, 5, 0.1, 1e-6
@@ -149,7 +140,7 @@ def start_table() -> Table:
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write call.json."""
     options = {"n": (FULL, "rows and columns of Y"), "repeats": (9, "rounds of timing")}
-    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
+    chosen = measuring.arguments(__file__, __doc__, given, command="make bench", **options)
     start, beside, machine = start_table(), memory_table(chosen.n), Machine()
     problem = planted(chosen.n, rank=RANK, outlier_fraction=OUTLIERS)
     notes = [

@@ -21,18 +21,8 @@ import numpy as np
 from video_quality import import_opencv, read_frames, subtract
 
 from lrpca import video
-from lrpca.bench.measuring import (
-    Table,
-    Timing,
-    arguments,
-    call_fresh,
-    clock,
-    data_folder,
-    interleave,
-    number,
-    peak_memory,
-    publish,
-)
+from lrpca.bench import measuring
+from lrpca.bench.measuring import Table, call_fresh, clock, data_folder, interleave, number, peak_memory, publish
 from lrpca.bench.probes import Machine
 
 GOAL_RATIO, GOAL_BYTES = 1.0, 1.5e9
@@ -65,7 +55,7 @@ def race(frames: Any, machine: Machine, repeats: int) -> tuple[Table, float]:
     times = interleave(calls, repeats, probes={"read": partial(machine.read, frames.reshape(len(frames), -1))})
     base, rows = times[OTHER].seconds, []
     # The first call of each was not timed.
-    cpu = {name: Timing(call.seconds[-repeats:]) for name, call in calls.items()}
+    cpu = {name: measuring.Timing(call.seconds[-repeats:]) for name, call in calls.items()}
     for name, timing in times.items():
         cells = [1e3 * timing.median / len(frames), timing.relative_to(base), cpu[name].median]
         cells += [cpu[name].relative_to(cpu[OTHER].seconds), timing.reads]
@@ -137,7 +127,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "repeats": (5, "rounds of timing"),
         "minutes": (10.0, "of the 720p file"),
     }
-    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
+    chosen = measuring.arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
     # The long file first: the process that does it would begin with the peak memory of this one.
     long = memory_table(chosen.minutes)

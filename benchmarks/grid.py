@@ -16,23 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.bench.judging import (
-    DEFAULT,
-    DENSE,
-    MILESTONES,
-    PCP,
-    PUBLISHED_MODEL,
-    SVD,
-    WITHOUT,
-    GridJob,
-    PublishedRecord,
-    Record,
-    dense_cases,
-    published_jobs,
-    run_case,
-    run_published,
-    solvers,
-)
+from lrpca.bench import judging
+from lrpca.bench.judging import DEFAULT, MILESTONES, PCP, SVD, WITHOUT, PublishedRecord, Record, dense_cases, solvers
 from lrpca.bench.measuring import Table, arguments, number, publish, run_jobs
 from lrpca.solvers.rules import RULES
 from lrpca.testing import Case, grid
@@ -59,13 +44,15 @@ def choose(cases: Sequence[Case], word: str | None) -> list[Case]:
 
 def run_cases(cases: Sequence[Case], repeats: int, names: Sequence[str], chosen: Any, title: str) -> list[Record]:
     """Run solvers on as many problems of each case."""
-    jobs = [GridJob(case, repeat, names, chosen.limit) for case in cases for repeat in range(repeats)]
-    return run_jobs(run_case, jobs, chosen.workers, title)
+    jobs = [judging.GridJob(case, repeat, names, chosen.limit) for case in cases for repeat in range(repeats)]
+    return run_jobs(judging.run_case, jobs, chosen.workers, title)
 
 
 def run_published_problems(names: Sequence[str], chosen: Any) -> list[PublishedRecord]:
     """Run methods on the published problems, unless the word asks for others."""
-    return run_jobs(run_published, published_jobs(names) if _is_published(chosen) else [], chosen.workers, PUBLISHED)
+    return run_jobs(
+        judging.run_published, judging.published_jobs(names) if _is_published(chosen) else [], chosen.workers, PUBLISHED
+    )
 
 
 def _is_published(chosen: argparse.Namespace) -> bool:
@@ -79,8 +66,10 @@ def measure_grid(chosen: argparse.Namespace) -> None:
     few = [DEFAULT] if whole else chosen.solvers
     repeats = int(chosen.repeats or 0)
     records = run_cases(choose(grid(), chosen.cases), repeats or 1, names, chosen, "grid")
-    many = run_cases(choose(dense_cases(DENSITIES), chosen.cases), repeats or DENSE_PROBLEMS, few, chosen, DENSE)
-    known = run_published_problems([*few, *([PUBLISHED_MODEL] if whole else [])], chosen)
+    many = run_cases(
+        choose(dense_cases(DENSITIES), chosen.cases), repeats or DENSE_PROBLEMS, few, chosen, judging.DENSE
+    )
+    known = run_published_problems([*few, *([judging.PUBLISHED_MODEL] if whole else [])], chosen)
     tables = [summary(records), by_kind(records)] if records else []
     tables += ([dense(many)] if many else []) + ([published(known)] if known else [])
     publish(chosen, "What was recovered", [*tables, *details(records)], _notes(records, known, chosen))
@@ -114,7 +103,7 @@ def measure_ablation(chosen: argparse.Namespace) -> None:
     repeats = int(chosen.repeats or 0)
     records = run_cases(choose(grid(), chosen.cases), repeats or 1, variants, chosen, "grid")
     densities = choose(dense_cases(ABLATION_DENSITIES), chosen.cases)
-    many = run_cases(densities, repeats or ABLATION_PROBLEMS, variants, chosen, DENSE)
+    many = run_cases(densities, repeats or ABLATION_PROBLEMS, variants, chosen, judging.DENSE)
     known = run_published_problems(variants, chosen)
     notes = [
         "Each row leaves out one rule and keeps the others. Passes and reads are summed over all problems, also those "

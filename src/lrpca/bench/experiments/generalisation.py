@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lrpca.bench.experiments import methods
@@ -69,11 +68,9 @@ def tables(m: Measurement) -> list[Table]:
     """Return the paper's table with our rows, and the iterations to 1e-4 and 1e-6 as we count."""
     settings = m.setup.settings
     names = [_name(setting, m.setup.base) for setting in settings]
-    rows = _paper_rows(settings) if any(setting in PAPER_BASE for setting in settings) else []
-    found = []
-    if not rows:
-        own = [_name(setting, BASE) for setting in PAPER_BASE]
-        found.append(Table("Iterations to 1e-4 in the paper, at its own sizes", ["", *own], _paper_rows(PAPER_BASE)))
+    rows: list[list[Any]] = []
+    if any(setting in PAPER_BASE for setting in settings):
+        rows += [[name, *(row.get(setting) for setting in settings)] for name, row in PAPER.items()]
     for label in m.contestants:
         rows.append([label, *(as_count(m.iterations_to(GOAL, label, setting) + 1) for setting in settings)])
     ours = []
@@ -85,15 +82,9 @@ def tables(m: Measurement) -> list[Table]:
         ours.append([_name(setting, m.setup.base), label, *counts])
     columns = ["setting", "model", "to 1e-4, median", "most", "reached", "to 1e-6, median"]
     return [
-        *found,
         Table("Iterations to 1e-4, median, counted as the paper does", ["", *names], rows),
         Table("Iterations to 1e-4 and to 1e-6, counted after the update", columns, ours),
     ]
-
-
-def _paper_rows(settings: Iterable[Setting]) -> list[list[Any]]:
-    """Return the rows of the paper's table."""
-    return [[name, *(row.get(setting) for setting in settings)] for name, row in PAPER.items()]
 
 
 def claims(m: Measurement) -> list[Claim]:

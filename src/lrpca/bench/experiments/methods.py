@@ -58,25 +58,13 @@ class Method:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a run stops.
-
-    Attributes
-    ----------
-    tol, max_iter
-        As `lrpca.decompose` takes them.
-    residual : float, optional
-        Stop when ``‖Y - X - S‖ / ‖Y‖`` is below.
-    error : float, optional
-        Record the error after every iteration, and stop when it is below.
-    patience : int, optional
-        Stop also when the error has fallen by less than a tenth in so many iterations.
-    """
+    """When a run stops; `max_iter` and `tol` are those of `lrpca.decompose`."""
 
     max_iter: int | None = None
     tol: float | None = None
-    residual: float | None = None
-    error: float | None = None
-    patience: int | None = None
+    residual: float | None = None  # stop when ‖Y - X - S‖ / ‖Y‖ is below
+    error: float | None = None  # record the error after every iteration, and stop when it is below
+    patience: int | None = None  # stop also when the error has fallen by less than a tenth in so many iterations
 
 
 # ------------------------------------------------------------------------------------------------ methods

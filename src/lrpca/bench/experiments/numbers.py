@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.experiments import methods
+from lrpca.bench.experiments import measurement, methods
 from lrpca.bench.experiments.drawing import draw_range, legend_below
-from lrpca.bench.experiments.measurement import (
-    Claim,
-    Experiment,
-    Measurement,
-    Run,
-    Say,
-    Setting,
-    Setup,
-    Training,
-    shares,
-)
+from lrpca.bench.experiments.measurement import Claim, Measurement, Run, Say, Setting, Setup, Training, shares
 from lrpca.bench.experiments.methods import FREE_LAYERS, PUBLISHED
 from lrpca.bench.experiments.statistics import three_digits, typical
 from lrpca.bench.measuring import Table
@@ -215,7 +205,7 @@ def _short(label: str) -> str:
     return "ours" if label == OURS else "published"
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = measurement.Experiment(
     name="numbers",
     title="What is learned",
     summary="the learned thresholds and steps, layer by layer, beside the published ones",

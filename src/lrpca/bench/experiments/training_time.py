@@ -125,12 +125,11 @@ def tables(m: Measurement) -> list[Table]:
             reached.append([str(setting), label, first.steps, *errors])
     columns = ["setting", "the paper", "fast, adaptive form", "fast, its form", "its way, extrapolated"]
     caption = "Seconds of training: the paper's on two RTX-3080; ratios to the fast way in the paper's form"
-    found = [Table(caption, [*columns, "paper / fast", "extrapolated / fast"], rows)]
-    if not _known(m):
-        own = [[str(setting), value] for setting, value in PAPER.items()]
-        found.append(Table("Seconds of training in the paper, at its own sizes", ["setting", THE_PAPER], own))
-    columns = ["setting", "", "steps", "start", *(f"layer {k}" for k in SHOWN[1:])]
-    return [*found, Table("What the fast way reaches: error on held-out problems", columns, reached)]
+    shown = ["setting", "", "steps", "start", *(f"layer {k}" for k in SHOWN[1:])]
+    return [
+        Table(caption, [*columns, "paper / fast", "extrapolated / fast"], rows),
+        Table("What the fast way reaches: error on held-out problems", shown, reached),
+    ]
 
 
 def claims(m: Measurement) -> list[Claim]:
