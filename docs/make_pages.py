@@ -16,6 +16,7 @@ from typing import Any
 
 from lrpca.bench.experiments.measurement import Experiment
 from lrpca.bench.experiments.reproduce import CLAIM_COLUMNS, EXPERIMENTS, VERDICTS, draw_png
+from lrpca.bench.measuring import cell_text
 from lrpca.files.atomic import replacing
 from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import Schedule, shipped
@@ -113,14 +114,8 @@ def _is_number(cell: Any) -> bool:
 
 
 def _text(cell: Any) -> str:
-    """Return a cell as it should read, with what Markdown would take for markup escaped."""
-    if cell is None:
-        return "–"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, float):
-        return f"{cell:.3g}"
-    text = " ".join(str(cell).split())
+    """Return a cell as text, with the markup of Markdown escaped."""
+    text = " ".join(cell_text(cell).split())
     for character in "\\|<>*_`[]$":
         text = text.replace(character, "\\" + character)
     return text

@@ -428,7 +428,7 @@ def render(table: Table) -> str:
        5  20.5
       10     –
     """
-    cells = [[*table.columns], *([_text(cell) for cell in row] for row in table.rows)]
+    cells = [[*table.columns], *([cell_text(cell) for cell in row] for row in table.rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     texts = [any(isinstance(row[i], str) for row in table.rows) for i in range(len(widths))]
     lines = (
@@ -441,7 +441,8 @@ def render(table: Table) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _text(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
+    """Return a cell of a table as text."""
     if cell is None:
         return "–"
     if isinstance(cell, bool):
