@@ -20,7 +20,7 @@ from lrpca.testing import Case, planted
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case("easy", "a small one", {"shape": (60, 50), "rank": 2}, rank=2)
 GAPS = Case("missing entries", "with gaps", {"shape": (60, 50), "rank": 2, "missing": 0.2}, rank=2)
-NAMES = ("grid", "arena", "bench_pcp", "real_data")
+NAMES = ("grid", "arena", "real_data")
 
 
 @pytest.fixture(scope="module")

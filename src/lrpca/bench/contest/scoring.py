@@ -48,6 +48,18 @@ def write_truth(
         np.save(folder / "outliers.npy", outliers)
 
 
+def factored_error(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    A: Any,  # (n1, k)
+    B: Any,  # (n2, k)
+) -> float:
+    """Return ‖L Rᵀ - A Bᵀ‖ / ‖A Bᵀ‖ by QR: a difference of Gram matrices would lose half of the digits."""
+    sides = ((np.hstack([L, -A]), np.hstack([R, B])), (A, B))
+    difference, size = (np.linalg.norm(np.linalg.qr(a)[1] @ np.linalg.qr(b)[1].T) for a, b in sides)
+    return float(difference / size)
+
+
 @dataclass(frozen=True)
 class Truth:
     """The true low-rank matrix, as factors A Bᵀ or as a file that is read block by block; or neither."""
@@ -70,11 +82,7 @@ class Truth:
     def error(self, answer: Any) -> float:
         """Return ‖X - truth‖ / ‖truth‖ of an answer: factors (L, R), or a matrix X."""
         if self.factors is not None and isinstance(answer, tuple):
-            A, B = self.factors
-            # By QR: a difference of Gram matrices would lose half of the digits.
-            left = np.linalg.qr(np.concatenate([answer[0], -A], axis=1))[1]
-            right = np.linalg.qr(np.concatenate([answer[1], B], axis=1))[1]
-            return float(np.linalg.norm(left @ right.T) / np.linalg.norm(np.linalg.qr(A)[1] @ np.linalg.qr(B)[1].T))
+            return factored_error(answer[0], answer[1], *self.factors)
         n1 = len(answer[0] if isinstance(answer, tuple) else answer)
         n2 = len(answer[1]) if isinstance(answer, tuple) else answer.shape[1]
         squares = np.zeros(2)
