@@ -45,12 +45,12 @@ $(VENV)/.demo: $(VENV)/.made
 	$(INSTALL_SELF) ".[cli,plot]"
 	@touch $@
 
-# PCP, the rival on the grid.
+# PCP, another method on the grid.
 $(VENV)/.grid: $(VENV)/.demo
 	$(INSTALL) pyrpca
 	@touch $@
 
-# The rivals in the arena.
+# The other packages in the arena.
 $(VENV)/.arena: $(VENV)/.grid
 	$(INSTALL) tensorly scikit-learn
 	@touch $@
@@ -99,7 +99,7 @@ bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory,
 bench-gpu: ## Measure this machine's GPU, two minutes; writes benchmarks/results/gpu.json (GPU_PYTHON=/path/to/python with CUDA torch, GPU_ARGS="--quick" for less)
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)
 
-arena: $(VENV)/.arena ## Hold the arena on ten kinds of problems; writes benchmarks/results/arena.json (ARENA_ARGS="--quick" for less)
+arena: $(VENV)/.arena ## Compare all methods on ten kinds of problems; writes benchmarks/results/arena.json (ARENA_ARGS="--quick" for less)
 	$(BIN)/python benchmarks/arena.py $(ARENA_ARGS)
 
 grid: $(VENV)/.grid ## Run solvers on the grid of planted problems; writes benchmarks/results/grid.json (GRID_ARGS="--cases noise" to choose)
@@ -112,7 +112,7 @@ experiments: export LRPCA_DATA ?= ../shared/data
 experiments: $(VENV)/.demo $(VENV)/.learn ## Measure the paper's comparisons again; writes experiments/results/*.json (EXPERIMENTS=recovery to choose)
 	set -e; for name in $(EXPERIMENTS); do $(BIN)/lrpca reproduce $$name -o experiments/results --force $(EXPERIMENT_ARGS); done
 
-real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--rivals none" for less)
+real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--others none" for less)
 	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)
 
 video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)

@@ -16,7 +16,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from typing import Any
 import numpy as np
 
 import lrpca
+from lrpca.bench import measuring
 from lrpca.bench.judging import GridJob, published_jobs, run_case, run_published
-from lrpca.bench.measuring import Table, arguments, circumstances, interleave, number, render, run_jobs, store
+from lrpca.bench.measuring import Table, circumstances, compact_json, interleave, number, render, run_jobs, store
 from lrpca.core.environment import load_note
 from lrpca.testing import grid, planted, random_problem
 
@@ -40,16 +40,9 @@ _SIDE = 8000
 _GPU_SIDE = 20000
 
 
-@dataclass(frozen=True)
-class RandomJob:
-    """Seeds of random problems to run."""
-
-    seeds: Sequence[int]
-
-
-def run_random(job: RandomJob) -> list[dict[str, Any]]:
-    """Run the default on random problems."""
-    return [_judge(seed) for seed in job.seeds]
+def run_random(seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Run the default on the random problems of some seeds."""
+    return [_judge(seed) for seed in seeds]
 
 
 def _judge(seed: int) -> dict[str, Any]:
@@ -81,9 +74,13 @@ def _judge(seed: int) -> dict[str, Any]:
     }
 
 
+def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return float(number(100 * float(np.mean([row[name] for row in rows]))))
+
+
 def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return how the default does on random problems, one row for each."""
-    jobs = [RandomJob(range(first, chosen.problems, 100)) for first in range(min(100, chosen.problems))]
+    jobs = [range(first, chosen.problems, 100) for first in range(min(100, chosen.problems))]
     rows = sorted(run_jobs(run_random, jobs, chosen.workers, "random problems"), key=lambda row: row["seed"])
     figures = {}
     for kind in ("all", *dict.fromkeys(row["kind"] for row in rows)):
@@ -97,10 +94,6 @@ def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
         }
     fields = ("seed", "kind", "ended", "rank", "error", "recovered", "false", "reads", "seconds")
     return {"figures": figures, "fields": fields, "rows": [[row.get(name) for name in fields] for row in rows]}
-
-
-def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    return float(number(100 * float(np.mean([row[name] for row in rows]))))
 
 
 def measure_grid(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -215,22 +208,7 @@ def measure(chosen: argparse.Namespace) -> None:
         took = time.perf_counter() - began
         stored[name] = {**circumstances(), "load": load, "seconds": round(took), **section}
         print(f"\n{name}: {took:.0f} s\n{render(figures_table(section['figures']))}", flush=True)
-        store(chosen.file, _compact(stored))
-
-
-def _compact(stored: Mapping[str, Any]) -> str:
-    """Return JSON with one line for each row of a section."""
-    rows = {name: section.get("rows") for name, section in stored.items()}
-    text = json.dumps(
-        {name: {**section, **({"rows": f"@{name}"} if rows[name] else {})} for name, section in stored.items()},
-        indent=1,
-        ensure_ascii=False,
-    )
-    for name, lines in rows.items():
-        if lines:
-            body = ",\n".join("   " + json.dumps(row, ensure_ascii=False) for row in lines)
-            text = text.replace(f'"@{name}"', f"[\n{body}\n  ]")
-    return text
+        store(chosen.file, compact_json(stored))
 
 
 def figures_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -248,13 +226,9 @@ def compare(before: Path, after: Path) -> bool:
             for figure, value in figures.items():
                 now = new[section]["figures"].get(name, {}).get(figure)
                 if value != now:
-                    rows.append([section, name, figure, _cell(value), _cell(now)])
+                    rows.append([section, name, figure, *("–" if cell is None else str(cell) for cell in (value, now))])
     print(render(Table("", ["section", "", "figure", "before", "after"], rows)))
     return _same_problems(old, new)
-
-
-def _cell(value: Any) -> str:
-    return "–" if value is None else str(value)
 
 
 def _same_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -282,7 +256,7 @@ def main(given: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if given is None else list(given)
     if words[:1] == ["--compare"]:
         return 0 if compare(*map(Path, words[1:])) else 1
-    chosen = arguments(
+    chosen = measuring.arguments(
         *(__file__, __doc__, words),
         command="make baseline",
         only=(tuple(SECTIONS), "sections"),

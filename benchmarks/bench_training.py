@@ -56,7 +56,7 @@ class Networks:
 
     def step(self, part: str) -> float:
         """Go forward and back through ours; return the loss ‖L Rᵀ - X‖."""
-        # As a training does: the passes have threads of their own, and those of torch would be in their way.
+        # As a training does: the passes have their own threads, and those of torch would compete with them.
         torch.set_num_threads(1)
         self.network.zero_grad()
         *_, last = self.network.layers(self._data, LAYERS, start=self._near if part == "layers" else None)

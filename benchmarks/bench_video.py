@@ -4,7 +4,7 @@
 
 Speed: n grey frames of 320x240, bgs_video02.avi of LRPCA_DATA/video looped, in memory, so nothing is decoded. Ours is
 `separate(frames)` as a user calls it, masks included. A read-time is a plain parallel sum over the same bytes.
-Memory: --minutes of 720p made of vtest.avi, from file to files in a process of its own.
+Memory: --minutes of 720p made of vtest.avi, from file to files in its own process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import numpy as np
 from video_quality import import_opencv, read_frames, subtract
 
 from lrpca import video
-from lrpca.bench.contest.memory import peak
-from lrpca.bench.measuring import Table, Timing, arguments, call_fresh, clock, data_folder, interleave, number, publish
+from lrpca.bench import measuring
+from lrpca.bench.measuring import Table, call_fresh, clock, data_folder, interleave, number, peak_memory, publish
 from lrpca.bench.probes import Machine
 
 GOAL_RATIO, GOAL_BYTES = 1.0, 1.5e9
 CLIP, FOOTAGE = "bgs_video02.avi", "vtest.avi"
 WIDTH, HEIGHT, RATE = 1280, 720, 30
-OURS, RIVAL = "ours", "MOG2"
+OURS, OTHER = "ours", "MOG2"
 
 
 class Counted:
@@ -46,22 +46,22 @@ class Counted:
 
 
 def race(frames: Any, machine: Machine, repeats: int) -> tuple[Table, float]:
-    """Time everybody on the same frames in turn; return the table and how long ours takes, times MOG2."""
+    """Time all methods on the same frames in turn; return the table and how long ours takes, times MOG2."""
     cv2 = import_opencv()
     calls = {OURS: Counted(partial(video.separate, frames))}
-    for kind in (RIVAL, "KNN"):
+    for kind in (OTHER, "KNN"):
         calls[kind] = Counted(partial(subtract, cv2, kind, False, frames))
         calls[f"{kind}, 5x5 median"] = Counted(partial(subtract, cv2, kind, True, frames))
     times = interleave(calls, repeats, probes={"read": partial(machine.read, frames.reshape(len(frames), -1))})
-    base, rows = times[RIVAL].seconds, []
+    base, rows = times[OTHER].seconds, []
     # The first call of each was not timed.
-    cpu = {name: Timing(call.seconds[-repeats:]) for name, call in calls.items()}
+    cpu = {name: measuring.Timing(call.seconds[-repeats:]) for name, call in calls.items()}
     for name, timing in times.items():
         cells = [1e3 * timing.median / len(frames), timing.relative_to(base), cpu[name].median]
-        cells += [cpu[name].relative_to(cpu[RIVAL].seconds), timing.reads]
+        cells += [cpu[name].relative_to(cpu[OTHER].seconds), timing.reads]
         rows.append([name, number(timing.median), timing.spread, *map(number, cells)])
-    columns = ["", "seconds", "quartiles, ms", "ms per frame", f"times {RIVAL}", "processor seconds"]
-    columns += [f"processor, times {RIVAL}", "read-times"]
+    columns = ["", "seconds", "quartiles, ms", "ms per frame", f"times {OTHER}", "processor seconds"]
+    columns += [f"processor, times {OTHER}", "read-times"]
     caption = f"{len(frames)} grey frames of {frames.shape[2]}x{frames.shape[1]}, masks of all"
     return Table(caption, columns, rows), times[OURS].relative_to(base)
 
@@ -70,7 +70,7 @@ def live_table(frames: Any) -> Table:
     """Time every call of `Separator.apply`, and of MOG2's."""
     subtractor = import_opencv().createBackgroundSubtractorMOG2(detectShadows=False)
     rows = []
-    for name, apply in (("Separator", video.Separator().apply), (RIVAL, subtractor.apply)):
+    for name, apply in (("Separator", video.Separator().apply), (OTHER, subtractor.apply)):
         seconds = [clock(partial(apply, frame))[0] for frame in frames]
         quantiles = (number(1e3 * float(np.quantile(seconds, q))) for q in (0.5, 0.99, 1.0))
         rows.append([name, *quantiles, number(len(frames) / sum(seconds))])
@@ -102,7 +102,7 @@ def make_long(footage: Path, path: Path, minutes: float) -> int:
 def separate_files(source: str, folder: str) -> list[Any]:
     """Run the separation as a user does; return seconds, frames, whether it is complete, and the peak memory."""
     seconds, result = clock(lambda: video.separate(source, folder))
-    return [seconds, result.n_frames, result.complete, peak()]
+    return [seconds, result.n_frames, result.complete, peak_memory()]
 
 
 def memory_table(minutes: float) -> Table:
@@ -127,7 +127,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "repeats": (5, "rounds of timing"),
         "minutes": (10.0, "of the 720p file"),
     }
-    chosen = arguments(__file__, __doc__, given, command="make bench", **options)
+    chosen = measuring.arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
     # The long file first: the process that does it would begin with the peak memory of this one.
     long = memory_table(chosen.minutes)
@@ -135,7 +135,7 @@ def main(given: Sequence[str] | None = None) -> None:
     frames = np.ascontiguousarray(clip[np.arange(chosen.n) % len(clip)])
     table, ratio = race(frames, machine, chosen.repeats)
     notes = [
-        f"Goal: at most {GOAL_RATIO:g} times the time of {RIVAL} on 1700 frames. Measured: {ratio:.3g} on {chosen.n}. "
+        f"Goal: at most {GOAL_RATIO:g} times the time of {OTHER} on 1700 frames. Measured: {ratio:.3g} on {chosen.n}. "
         f"{machine.threads} threads each; medians of {chosen.repeats} rounds, ratios within a round.",
         f"{CLIP}, looped, grey, in memory: nothing is decoded. Kernels are compiled before. OpenCV with default "
         "settings, shadow detection off; ours cleans its masks up, which the median does for the others.",

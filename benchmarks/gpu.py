@@ -1,9 +1,9 @@
-"""What a GPU does: a pass, a whole call, batches and training, each against reading Y or another way in the same run.
+"""What a GPU does: a pass, a whole call, batches and training, each against reading Y or plain torch in the same run.
 
     python benchmarks/gpu.py [--quick] [--size 20000] [--only passes,call,batch,training]
 
 Needs a PyTorch that finds a GPU; about two minutes. With the published model in LRPCA_DATA it runs too. A part that
-fails (on small cards memory may end) is told of in the notes, and the others go on.
+fails (small cards may run out of memory) is named in the notes; the others are measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECTIONS = ("passes", "call", "batch", "training")
 PUBLISHED, SHIPPED = "published-lrpca/lrpcanet_alpha0.1.mat", "frmnn-0.1"
 # Calls queued one after the other, and calls before the clock starts, of which the first compiles.
 ROW, WARM = 8, 4
-# Side of the problem that errors of a pass are told from.
+# Side of the problem on which errors of a pass are measured.
 NEAR = 2000
 # How Y is stored for a pass, and whether there is a mask.
 STORAGES = {
@@ -69,7 +69,7 @@ QUICK: dict[str, Any] = {"ranks": (1, 5, 16), "fast": (5,), "repeats": 5, "calls
 
 @dataclass
 class Found:
-    """What a section has to tell; figures are for those who want more than the tables."""
+    """The results of a section; figures are more numbers than the tables show."""
 
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -290,7 +290,7 @@ def measure_call(plan: Plan) -> Found:
         f"The first call of the process, with all that had to be loaded and compiled (less where Triton has kept it "
         f"from earlier runs), took {number(first)} s.",
         "Plain torch: soft threshold, torch.svd_lowrank(niter=4) to begin with, scaled gradient steps, float32; the "
-        "thresholds of the schedule are scaled to the shape. It is told when to stop: at the first iteration with an "
+        "thresholds of the schedule are scaled to the shape. It runs to the first iteration with an "
         "error below the target, or with the least there is, and is timed without measuring errors.",
     ]
     figures = {"call seconds": {name: [*timing.seconds] for name, timing in times.items()}, "first call": first}

@@ -2,7 +2,7 @@
 
     python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2] [--methods WORD]
 
-Entries are hidden at random or in stretches, outliers are put into what is left, and every method fills the gaps; the
+Entries are hidden at random or in stretches, outliers are added to the others, and every method fills the gaps; the
 errors are taken over the hidden entries, which are never corrupted. Reads the folder LRPCA_DATA (../shared/data beside
 the repository unless set). A full run takes most of an hour.
 """
@@ -10,9 +10,10 @@ the repository unless set). A full run takes most of an hour.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,17 @@ from lrpca.bench.real_matrices import available, load
 from lrpca.matrices.accept import accept
 from lrpca.tables.imputation import posterior_mean
 
-DATA = ("ngsim", "abilene")
-SEEDS = (0, 1, 2)
-RANKS = (1, 2, 3, 5, 8, 10)
+DATA, SEEDS, RANKS = ("ngsim", "abilene"), (0, 1, 2), (1, 2, 3, 5, 8, 10)
 # Hidden entries: how they are chosen, and which share of the matrix.
 PATTERNS = (*(("random", share) for share in (0.1, 0.3, 0.5, 0.8)), ("column stretches", 0.3), ("row stretches", 0.3))
-# Outliers: share of the entries that are shown, and whether they go both ways.
+# Outliers: share of the entries that are shown, and whether they have both signs.
 OUTLIERS = ((0.0, False), (0.05, True), (0.1, False))
-# Shortest and longest stretch, in entries.
-STRETCH = (20, 60)
-# Size of the outliers, in units of mean|Y|.
-SIZES = (5.0, 10.0)
+# Shortest and longest stretch, in entries; size of the outliers, in units of mean|Y|.
+STRETCH, SIZES = (20, 60), (5.0, 10.0)
 # With all features IterativeImputer takes minutes for one of these matrices.
-NEAREST_FEATURES = 20
-NEIGHBOURS = (5, 10)
+NEAREST_FEATURES, NEIGHBOURS = 20, (5, 10)
 OURS, FRONT, POSTERIOR = "lrpca", "RobustPCA", "posterior mean"
-# The others look at columns, or through the transpose at rows.
+# The others work on columns, or through the transpose on rows.
 OTHERS = ("medians", "means", *(f"KNN {count}" for count in NEIGHBOURS), "iterative")
 METHODS = (
     *(f"{OURS} rank {rank}" for rank in RANKS),
@@ -47,18 +43,13 @@ METHODS = (
     FRONT,
     *(f"{name} by {axis}" for name in OTHERS for axis in ("column", "row")),
 )
-# Columns of the tables: everyone by name, or the best of the methods whose names hold the word.
-CONTESTANTS = (
-    *((f"rank {rank}", f"{OURS} rank {rank}") for rank in RANKS),
-    ("auto", f"{OURS} auto"),
-    (POSTERIOR, f"{OURS} auto, {POSTERIOR}"),
-    (FRONT, FRONT),
-    ("best of iterative", "iterative"),
-    ("best of KNN", "KNN"),
-    ("best of medians", "medians"),
-    ("best of means", "means"),
-)
-JUDGED, RIVALS = POSTERIOR, ("best of iterative", "best of KNN")
+# Columns of the tables: a method by name, or the best of the methods whose names hold the word.
+COLUMNS = {
+    **{f"rank {rank}": f"{OURS} rank {rank}" for rank in RANKS},
+    **{"auto": f"{OURS} auto", POSTERIOR: f"{OURS} auto, {POSTERIOR}", FRONT: FRONT},
+    **{f"best of {word}": word for word in ("iterative", "KNN", "medians", "means")},
+}
+COMPARED = (POSTERIOR, "best of iterative", "best of KNN")
 LABELS, MEASURES = ["data", "hidden", "outliers"], ("RMSE", "MAE")
 
 Fill = Callable[[Any], Any]  # (n1, n2) with NaN -> (n1, n2) without
@@ -67,7 +58,7 @@ Cells = Mapping[tuple[str, str], Any]  # kind of case and method -> RMSE, MAE
 
 @dataclass(frozen=True)
 class Case:
-    """Which entries are hidden, and what is done to the others."""
+    """Which entries are hidden, and which outliers are added to the others."""
 
     data: str
     pattern: str
@@ -79,9 +70,9 @@ class Case:
     @property
     def key(self) -> str:
         """Name of the case without its seed."""
-        return " | ".join(
-            (self.data, f"{self.hidden:.0%} {self.pattern}", describe_outliers(self.outliers, self.two_sided))
-        )
+        sides = "two-sided" if self.two_sided else "one-sided"
+        outliers = f"{self.outliers:.0%} {sides}" if self.outliers else "none"
+        return " | ".join((self.data, f"{self.hidden:.0%} {self.pattern}", outliers))
 
 
 @dataclass(frozen=True)
@@ -97,25 +88,14 @@ class Task:
         filled: Any,  # (n1, n2)
     ) -> tuple[float, float]:
         """Return RMSE and MAE over the hidden entries, in standard deviations of the data."""
-        unit = float(np.nanstd(self.truth))
-        differences = (np.asarray(filled) - self.truth)[self.hidden] / unit
+        differences = (np.asarray(filled) - self.truth)[self.hidden] / float(np.nanstd(self.truth))
         return float(np.sqrt(np.mean(differences**2))), float(np.mean(np.abs(differences)))
 
 
-def describe_outliers(share: float, two_sided: bool) -> str:
-    """Return the outliers of a case in words."""
-    return f"{share:.0%} {'two-sided' if two_sided else 'one-sided'}" if share else "none"
-
-
-def cases(data: Iterable[str], seeds: Iterable[int]) -> list[Case]:
+def cases(data: Sequence[str], seeds: Sequence[int]) -> list[Case]:
     """Return all cases of some matrices, seed by seed."""
-    return [
-        Case(name, pattern, hidden, share, two_sided, seed)
-        for seed in seeds
-        for name in data
-        for pattern, hidden in PATTERNS
-        for share, two_sided in OUTLIERS
-    ]
+    kinds = product(seeds, data, PATTERNS, OUTLIERS)
+    return [Case(name, *pattern, *outliers, seed) for seed, name, pattern, outliers in kinds]
 
 
 def hide(shape: tuple[int, int], pattern: str, share: float, rng: np.random.Generator) -> Any:
@@ -155,14 +135,22 @@ def make_task(case: Case, truth: Any) -> Task:
 
 
 def methods() -> dict[str, Fill]:
-    """Return all contestants by name; those of scikit-learn see the matrix and its transpose."""
-    ours: list[Fill] = [*(_low_rank(rank) for rank in (*RANKS, "auto")), _posterior, _front]
-    others = [_medians, _means, *_sklearn_imputers()]
-    return dict(zip(METHODS, [*ours, *(f for fill in others for f in (fill, _transposed(fill)))], strict=True))
+    """Return all methods by name; those of scikit-learn run on the matrix and on its transpose."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer, KNNImputer
+
+    knn = [KNNImputer(n_neighbors=count, keep_empty_features=True) for count in NEIGHBOURS]
+    iterative = IterativeImputer(n_nearest_features=NEAREST_FEATURES, random_state=0, keep_empty_features=True)
+    others: list[Fill] = [partial(_filled, np.nanmedian), partial(_filled, np.nanmean)]
+    others += [imputer.fit_transform for imputer in (*knn, iterative)]
+    ours: list[Fill] = [partial(_low_rank, rank) for rank in (*RANKS, "auto")]
+    ours += [_posterior, lambda Y: lrpca.RobustPCA().fit(Y).low_rank_]
+    both = [f for fill in others for f in (fill, partial(_transposed, fill))]
+    return dict(zip(METHODS, [*ours, *both], strict=True))
 
 
-def _low_rank(rank: int | str) -> Fill:
-    return lambda Y: lrpca.decompose(Y, rank).low_rank
+def _low_rank(rank: int | str, Y: Any) -> Any:
+    return lrpca.decompose(Y, rank).low_rank
 
 
 def _posterior(Y: Any) -> Any:
@@ -171,35 +159,12 @@ def _posterior(Y: Any) -> Any:
     return L @ R.T
 
 
-def _front(Y: Any) -> Any:
-    return lrpca.RobustPCA().fit(Y).low_rank_
+def _transposed(fill: Fill, Y: Any) -> Any:
+    return fill(Y.T).T
 
 
-def _transposed(fill: Fill) -> Fill:
-    return lambda Y: fill(Y.T).T
-
-
-def _medians(Y: Any) -> Any:
-    return np.where(np.isnan(Y), np.nan_to_num(np.nanmedian(Y, axis=0), nan=float(np.nanmedian(Y))), Y)
-
-
-def _means(Y: Any) -> Any:
-    return np.where(np.isnan(Y), np.nan_to_num(np.nanmean(Y, axis=0), nan=float(np.nanmean(Y))), Y)
-
-
-def _sklearn_imputers() -> list[Fill]:
-    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
-    from sklearn.impute import IterativeImputer, KNNImputer
-
-    def iterative(Y: Any) -> Any:
-        return IterativeImputer(
-            n_nearest_features=NEAREST_FEATURES, random_state=0, keep_empty_features=True
-        ).fit_transform(Y)
-
-    def neighbours(count: int) -> Fill:
-        return lambda Y: KNNImputer(n_neighbors=count, keep_empty_features=True).fit_transform(Y)
-
-    return [*(neighbours(count) for count in NEIGHBOURS), iterative]
+def _filled(middle: Callable[..., Any], Y: Any) -> Any:
+    return np.where(np.isnan(Y), np.nan_to_num(middle(Y, axis=0), nan=float(middle(Y))), Y)
 
 
 def measure(chosen: Any, names: Sequence[str]) -> Cells:
@@ -219,55 +184,38 @@ def measure(chosen: Any, names: Sequence[str]) -> Cells:
 
 
 def table(place: int, keys: Sequence[str], cells: Cells) -> Table:
-    """Return one of the errors, a row per kind of case; rivals are shown at their best."""
+    """Return one of the errors, a row per kind of case."""
     rows = []
     for key in keys:
-        errors = {label: _best(key, word, place, cells) for label, word in CONTESTANTS}
-        known = [error for rival in (JUDGED, *RIVALS) if (error := errors[rival]) is not None]
-        verdict = known[0] < min(known[1:]) if len(known) == 1 + len(RIVALS) else None
+        errors = {label: _best(key, word, place, cells) for label, word in COLUMNS.items()}
+        ours, *theirs = (errors[label] for label in COMPARED)
+        known = None not in (ours, *theirs)
         shown = [None if error is None else number(error) for error in errors.values()]
-        rows.append([*key.split(" | "), *shown, verdict])
+        rows.append([*key.split(" | "), *shown, ours < min(theirs) if known else None])
     caption = f"{MEASURES[place]} over the hidden entries, in standard deviations of the data"
-    return Table(caption, [*LABELS, *(label for label, _ in CONTESTANTS), f"{JUDGED} below iterative and KNN"], rows)
+    return Table(caption, [*LABELS, *COLUMNS, f"{POSTERIOR} below iterative and KNN"], rows)
 
 
-def _best(key: str, word: str, place: int, cells: Cells) -> float | None:
+def _best(key: str, word: str, place: int, cells: Cells) -> Any:
     """Return the smallest mean error of the method of that name, or of those with that word in it; None for none."""
     names = [word] if word in METHODS else [name for name in METHODS if word in name]
     return min((float(cells[key, name][place]) for name in names if (key, name) in cells), default=None)
 
 
 def wins(tables: Sequence[Table]) -> Table:
-    """Return in how many kinds of cases each of ours is below both rivals, by each error, with and without outliers."""
+    """Return in how many kinds of cases each of ours is below iterative and KNN, with and without outliers."""
     rows = []
-    for label, word in CONTESTANTS:
-        if word not in METHODS:
-            continue
+    for label in (label for label, word in COLUMNS.items() if word in METHODS):
         cells = []
-        for part in tables:
-            places = [part.columns.index(name) for name in (label, *RIVALS)]
-            for some in (True, False):
-                chosen = [row for row in part.rows if (row[LABELS.index("outliers")] != "none") is some]
-                known = [errors for row in chosen if None not in (errors := [row[i] for i in places])]
-                won = sum(ours < min(theirs) for ours, *theirs in known)
-                cells.append(f"{won} of {len(known)}" if known else None)
+        for part, some in product(tables, (True, False)):
+            places = [part.columns.index(name) for name in (label, *COMPARED[1:])]
+            chosen = [row for row in part.rows if (row[LABELS.index("outliers")] != "none") is some]
+            known = [errors for row in chosen if None not in (errors := [row[i] for i in places])]
+            won = sum(ours < min(theirs) for ours, *theirs in known)
+            cells.append(f"{won} of {len(known)}" if known else None)
         rows.append([label, *cells])
     columns = [f"{name}, {kind}" for name in MEASURES for kind in ("outliers", "none")]
     return Table("Kinds of cases in which ours is below both IterativeImputer and KNNImputer", ["ours", *columns], rows)
-
-
-def notes_on(seeds: Sequence[int]) -> list[str]:
-    """Return what a reader of the tables has to know."""
-    return [
-        f"Means over the seeds {', '.join(map(str, seeds))}. Stretches are {STRETCH[0]} to {STRETCH[1]} consecutive "
-        f"entries of a column or row. Outliers of {SIZES[0]:g} to {SIZES[1]:g} times mean|Y| are added to the given "
-        "share of the entries that are shown; hidden entries are as measured.",
-        "Ours fills every hidden entry with the low-rank part, told the rank or nothing ("
-        f"auto); its {POSTERIOR} is shrunk where little was seen. Rivals see the matrix and its "
-        "transpose, and the best of their variants for each kind of case is shown, which nobody could know in advance: "
-        f"KNNImputer with {' and '.join(map(str, NEIGHBOURS))} neighbours; IterativeImputer with BayesianRidge and "
-        f"n_nearest_features={NEAREST_FEATURES}, since it takes minutes with all features.",
-    ]
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -280,7 +228,17 @@ def main(given: Sequence[str] | None = None) -> None:
     cells = measure(chosen, names)
     keys = list(dict.fromkeys(case.key for case in cases(names, chosen.seeds)))
     tables = [table(place, keys, cells) for place in range(len(MEASURES))]
-    notes = [*notes_on(chosen.seeds), *absent]
+    notes = [
+        f"Means over the seeds {', '.join(map(str, chosen.seeds))}. Stretches are {STRETCH[0]} to {STRETCH[1]} "
+        f"consecutive entries of a column or row. Outliers of {SIZES[0]:g} to {SIZES[1]:g} times mean|Y| are added to "
+        "the given share of the entries that are shown; hidden entries are as measured.",
+        "Ours fills every hidden entry with the low-rank part, given the rank or nothing (auto); its "
+        f"{POSTERIOR} is shrunk where little was seen. The others run on the matrix and on its transpose, and the best "
+        "of their variants for each kind of case is shown, which is not known in advance: KNNImputer with "
+        f"{' and '.join(map(str, NEIGHBOURS))} neighbours; IterativeImputer with BayesianRidge and "
+        f"n_nearest_features={NEAREST_FEATURES}, since it takes minutes with all features.",
+        *absent,
+    ]
     publish(chosen, "Imputation", [wins(tables), *tables], notes, packages=("scikit-learn",))
 
 

@@ -3,8 +3,8 @@
     python benchmarks/large.py [--side 60000] [--formats npy,zarr] [--repeats 3]
 
 Makes the matrix (rank 5, 10% outliers, 1% noise, float32) tile by tile, one format after the other, in a temporary
-folder: 15 GB for every format. Every figure comes from a process of its own; what is compared is in the same cache
-state: `cached` (the file was read directly before) or `disk` (the system was told to forget it before every pass).
+folder: 15 GB for every format. Every figure comes from a new process; what is compared is in the same cache
+state: `cached` (the file was read directly before) or `disk` (the system dropped it from memory before every pass).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def factors(side: int) -> tuple[Any, Any]:
 
 
 def tile(side: int, U: Any, V: Any, place: tuple[slice, slice]) -> Any:
-    """Return a part of Y by a seed of its own: outliers uniform in ±mean|U Vᵀ|, noise 1% of the root mean square."""
+    """Return a part of Y, with its own seed: outliers uniform in ±mean|U Vᵀ|, noise 1% of the root mean square."""
     rows, columns = place
     rng = np.random.Generator(np.random.SFC64([0, rows.start, columns.start]))
     # Of entries N(0, 1/n) products of rank r have this root mean square, and 0.76 of it in the mean (r = 5).
@@ -306,8 +306,8 @@ def main(given: Sequence[str] | None = None) -> None:
     notes = [
         f"Rank {RANK}, {FRACTION:.0%} outliers uniform in ±mean|X|, {NOISE:.0%} noise (of the root mean square); "
         f"chunks of {TILE} x {TILE}. Errors are ‖X - X*‖/‖X*‖, from the factors.",
-        "cached: the file was read directly before. disk: the system was told to forget it before every pass, as if it "
-        "were larger than memory (the host of a virtual machine may remember it).",
+        "cached: the file was read directly before. disk: the system dropped it from memory before every pass, as if "
+        "it were larger than memory (the host of a virtual machine may remember it).",
         "A plain read is a parallel sum over mapped pages, or every block read by as many threads as a pass uses. "
         "Medians of the rounds, and of ratios within a round; with own Grams is a ratio, too.",
         "Reads are counted in entries that were looked at; reads of the file count every chunk in full, however little "

@@ -57,11 +57,11 @@ def by_shape(folder: Path, repeats: int) -> Table:
         path = folder / "Y.zarr"
         store = zarr.create_array(store=str(path), shape=Y.shape, chunks=(1500, 1500), dtype="f4", overwrite=True)
         store[:] = Y
-        contestants: dict[str, Callable[[], Any]] = {
+        calls: dict[str, Callable[[], Any]] = {
             "memory": partial(one_pass, DenseMatrix(Y), rank),
             "zarr": partial(one_pass, accept(path), rank),
         }
-        times = interleave(contestants, repeats)
+        times = interleave(calls, repeats)
         memory, chunked = (min(times[name].seconds) for name in ("memory", "zarr"))
         rows.append(
             [n1, n2, rank, number(memory * 1e3), number(memory / Y.size * 1e9)]
@@ -96,7 +96,7 @@ def by_workers(folder: Path, repeats: int) -> list[Table]:
         with cluster(workers) as client:
             kept = accept(path)
             read: Any = accept(path)
-            # As it is where the workers' memory has no room for Y.
+            # As if Y did not fit into the workers' memory.
             read.source.array, _ = read.source._cluster.let_go()
             times = _times({"kept": kept, "read": read}, repeats)
             rows.append([workers, *(number(times[name]) for name in ("kept", "read"))])

@@ -1,6 +1,6 @@
-"""Real videos and traffic counts: whether the default converges, told the rank only, and how well it predicts.
+"""Real videos and traffic counts: whether the default converges, given the rank only, and how well it predicts.
 
-    python benchmarks/real_data.py [--only NAME,...] [--ranks 1,2,3] [--rivals all|svd|none]
+    python benchmarks/real_data.py [--only NAME,...] [--ranks 1,2,3] [--others all|svd|none]
 
 Of every matrix 5% of the observed entries are held out as missing; the score is the median of |residual| there. Reads
 the folder LRPCA_DATA (../shared/data beside the repository unless set); leaves out what is not there.
@@ -79,7 +79,7 @@ def hold_out(real: Real, seed: int = 1) -> Task:
 
 
 def decompose(task: Task, rank: int) -> tuple[float, lrpca.Decomposition, list[str]]:
-    """Run the default, told the rank only; return seconds, the result, and the subjects of its warnings."""
+    """Run the default, given the rank only; return seconds, the result, and the subjects of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         seconds, d = clock(partial(lrpca.decompose, task.data, rank))
@@ -124,14 +124,14 @@ def pcp(Y: Any, observed: Any) -> tuple[Any, Any, float]:
     return U[:, :rank] * values[:rank], Vt[:rank].T, 100 * float(sparse.sum() / observed.sum())
 
 
-def measure_whole(task: Task, ranks: Sequence[int], *, rival: bool) -> list[list[Any]]:
+def measure_whole(task: Task, ranks: Sequence[int], *, compare: bool) -> list[list[Any]]:
     """Run the default, and the truncated SVD if wanted, on a whole matrix."""
     decompose(task.part(), 1)  # compiles, untimed
     rows = []
     for rank in ranks:
         seconds, d, warned = decompose(task, rank)
         error = task.error(d.L, d.R)
-        svd = task.error(*truncated_svd(task.real.Y, task.shown, rank)) if rival else None
+        svd = task.error(*truncated_svd(task.real.Y, task.shown, rank)) if compare else None
         cells = [d.converged, d.reason, d.n_iter, d.n_reads, number(seconds), number(d.noise_level)]
         cells += [number(100 * d.outlier_fraction), number(error), None if svd is None else number(svd)]
         rows.append([task.real.name, task.size, rank, *cells, None if svd is None else error <= svd])
@@ -164,7 +164,7 @@ def main(given: Sequence[str] | None = None) -> None:
     options = {
         "only": (tuple(SOURCES), "names"),
         "ranks": ((0,), "ranks; 1,2,3 for video, 1,2,3,5,10 for traffic, unless given"),
-        "rivals": ("all", "whom to compare with: all, svd or none"),
+        "others": ("all", "methods to compare with: all, svd or none"),
     }
     chosen = arguments(__file__, __doc__, given, command="make real", **options)
     names, absent = available(chosen.only)
@@ -173,12 +173,12 @@ def main(given: Sequence[str] | None = None) -> None:
     for name in names:
         task = hold_out(load(name))
         ranks = chosen.ranks if any(chosen.ranks) else RANKS[task.real.kind]
-        whole += measure_whole(task, ranks, rival=chosen.rivals != "none")
-        parts += measure_part(task, ranks) if chosen.rivals == "all" else []
+        whole += measure_whole(task, ranks, compare=chosen.others != "none")
+        parts += measure_part(task, ranks) if chosen.others == "all" else []
         shrunk += [f"{name} {task.real.shrunk}"] if task.real.shrunk > 1 else []
     if not names:
         return
-    tables = [Table("The default, told the rank only; median |residual| of the entries held out", WHOLE, whole)]
+    tables = [Table("The default, given the rank only; median |residual| of the entries held out", WHOLE, whole)]
     if parts:
         tables.append(Table("On a part that PCP can take; median |residual| of the entries held out", PARTS, parts))
     notes = [

@@ -2,7 +2,7 @@
 
     python benchmarks/real_learning.py [--only NAME,...] [--ranks 1,2] [--seeds 3] [--ways held-out,lrpca,altproj]
 
-Of every matrix 5% of the observed entries are held out from everyone, as in real_data.py; the score is the median of
+Of every matrix 5% of the observed entries are held out, as in real_data.py; the score is the median of
 |residual| there. The model is trained on the other entries, by hiding some of those in turn, and then run on them.
 """
 
@@ -107,7 +107,7 @@ def main(given: Sequence[str] | None = None) -> None:
         return
     columns = ["data", "size", "rank", "held out: default", "its passes", "its reads", "learned", "passes", "reads"]
     columns += ["error, of the default's", "no worse", "trained in s"]
-    caption = "A model trained on the matrix alone, by held-out entries; median |residual| of entries nobody was shown"
+    caption = "A model trained on the matrix alone, by held-out entries; median |residual| of the entries held out"
     tables = [Table(caption, columns, rows)]
     if len(chosen.ways) > 1:
         columns = ["data", "rank", *(way if way == WAYS[0] else f"labelled by {way}" for way in chosen.ways), "best"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,68 +20,70 @@ from lrpca.tables.streaming import SubspaceTracker
 
 OUTLIERS, OUTLIER_SIZE = 0.1, 10.0
 STATIONARY_ROWS, TURNING_ROWS, CHANGE_ROWS, CHANGE_AT = 3000, 5000, 2600, 2000
-# Columns, components, noise, share missing, one-sided outliers.
-STATIONARY = [
-    (50, 1, 0.0, 0.0, False),
-    (50, 5, 0.0, 0.2, True),
-    (50, 10, 0.05, 0.0, False),
-    (50, 5, 0.05, 0.2, True),
-    (200, 3, 0.01, 0.0, True),
-    (200, 5, 0.05, 0.2, False),
-    (200, 10, 0.01, 0.5, False),
-    (1000, 5, 0.0, 0.0, False),
-    (1000, 10, 0.05, 0.2, True),
-]
-# Columns, components, noise, share missing, size of the mean.
-TURNING = [
-    (50, 1, 0.0, 0.0, 1.0),
-    (50, 5, 0.01, 0.2, 0.0),
-    (50, 10, 0.01, 0.0, 1.0),
-    (200, 3, 0.0, 0.0, 0.0),
-    (200, 5, 0.01, 0.2, 1.0),
-    (200, 10, 0.0, 0.0, 1.0),
-    (1000, 5, 0.01, 0.0, 1.0),
-]
-CHANGING = [(50, 1, 0.0, 0.0), (50, 5, 0.05, 0.2), (200, 5, 0.01, 0.0), (100, 10, 0.01, 0.2)]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream whose clean entries are about 1: every basis vector turns in its own plane."""
+
+    columns: int
+    k: int
+    noise: float
+    missing: float
+    one_sided: bool = False
+    mean: float = 1.0
+    turn: float = 0.0  # angle in all
+    change: int | None = None  # row at which the basis turns at once by 90 degrees
+
+    def rows(self, n1: int, seed: int = 0) -> tuple[Any, Callable[[int], Any]]:
+        """Return rows (n1, n2), and the true subspace (n2, k) as a function of the row."""
+        rng, k, n2 = np.random.default_rng(seed), self.k, self.columns
+        Q = np.linalg.qr(rng.standard_normal((n2, 2 * k)))[0]
+        coefficients = rng.standard_normal((n1, k)) * np.linspace(1.5, 0.7, k) * np.sqrt(n2 / k)
+
+        def angles(row: Any) -> Any:
+            return self.turn * row / n1 if self.change is None else np.where(row < self.change, 0.0, np.pi / 2)
+
+        def truth(row: int) -> Any:
+            return np.cos(angles(row)) * Q[:, :k] + np.sin(angles(row)) * Q[:, k:]
+
+        angle = angles(np.arange(n1))[:, None]
+        Y = self.mean * rng.standard_normal(n2) + self.noise * rng.standard_normal((n1, n2))
+        Y += np.cos(angle) * (coefficients @ Q[:, :k].T) + np.sin(angle) * (coefficients @ Q[:, k:].T)
+        hit = rng.random(Y.shape) < OUTLIERS
+        Y[hit] += rng.uniform(0 if self.one_sided else -OUTLIER_SIZE, OUTLIER_SIZE, hit.sum())
+        Y[rng.random(Y.shape) < self.missing] = np.nan
+        return Y, truth
+
+    def cells(self) -> list[Any]:
+        """Return the first columns of a table."""
+        return [self.columns, self.k, self.noise, self.missing]
+
+
+STATIONARY = (
+    Stream(50, 1, 0.0, 0.0),
+    Stream(50, 5, 0.0, 0.2, one_sided=True),
+    Stream(50, 10, 0.05, 0.0),
+    Stream(50, 5, 0.05, 0.2, one_sided=True),
+    Stream(200, 3, 0.01, 0.0, one_sided=True),
+    Stream(200, 5, 0.05, 0.2),
+    Stream(200, 10, 0.01, 0.5),
+    Stream(1000, 5, 0.0, 0.0),
+    Stream(1000, 10, 0.05, 0.2, one_sided=True),
+)
+TURNING = (
+    Stream(50, 1, 0.0, 0.0),
+    Stream(50, 5, 0.01, 0.2, mean=0.0),
+    Stream(50, 10, 0.01, 0.0),
+    Stream(200, 3, 0.0, 0.0, mean=0.0),
+    Stream(200, 5, 0.01, 0.2),
+    Stream(200, 10, 0.0, 0.0),
+    Stream(1000, 5, 0.01, 0.0),
+)
+CHANGING = (Stream(50, 1, 0.0, 0.0), Stream(50, 5, 0.05, 0.2), Stream(200, 5, 0.01, 0.0), Stream(100, 10, 0.01, 0.2))
 FACTORS: tuple[str | float, ...] = ("auto", 1.0, 0.99)
 BATCHES = (1, 7, 64, 1000)
 SETTLED, FEW_DEGREES, FLOOR = 300, 1.0, 1e-6
-
-
-def stream(
-    n1: int,
-    n2: int,
-    k: int,
-    *,
-    noise: float,
-    missing: float,
-    one_sided: bool = False,
-    mean: float = 1.0,
-    turn: float = 0.0,
-    change: int | None = None,
-    seed: int = 0,
-) -> tuple[Any, Callable[[int], Any]]:
-    """Return rows (n1, n2) whose clean entries are about 1, and the true subspace (n2, k) as a function of the row.
-
-    Every basis vector turns in a plane of its own, by `turn` in all, or at once at row `change` by 90 degrees.
-    """
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.standard_normal((n2, 2 * k)))[0]
-    coefficients = rng.standard_normal((n1, k)) * np.linspace(1.5, 0.7, k) * np.sqrt(n2 / k)
-
-    def angles(row: Any) -> Any:
-        return turn * row / n1 if change is None else np.where(row < change, 0.0, np.pi / 2)
-
-    def truth(row: int) -> Any:
-        return np.cos(angles(row)) * Q[:, :k] + np.sin(angles(row)) * Q[:, k:]
-
-    angle = angles(np.arange(n1))[:, None]
-    Y = mean * rng.standard_normal(n2) + noise * rng.standard_normal((n1, n2))
-    Y += np.cos(angle) * (coefficients @ Q[:, :k].T) + np.sin(angle) * (coefficients @ Q[:, k:].T)
-    hit = rng.random(Y.shape) < OUTLIERS
-    Y[hit] += rng.uniform(0 if one_sided else -OUTLIER_SIZE, OUTLIER_SIZE, hit.sum())
-    Y[rng.random(Y.shape) < missing] = np.nan
-    return Y, truth
 
 
 def angle_to(truth: Any, components: Any) -> float:
@@ -106,27 +110,20 @@ def plain_components(Y: Any, k: int) -> Any:
 def measure_stationary(seeds: int) -> Table:
     """Compare the angle after all rows with that of the batch."""
     rows = []
-    for n2, k, noise, missing, one_sided in STATIONARY:
+    for kind in STATIONARY:
         found = []
         for seed in range(seeds):
-            Y, truth = stream(STATIONARY_ROWS, n2, k, noise=noise, missing=missing, one_sided=one_sided, seed=seed)
-            tracker = SubspaceTracker(n2, k)
+            Y, truth = kind.rows(STATIONARY_ROWS, seed)
+            tracker = SubspaceTracker(kind.columns, kind.k)
             tracker.update(Y)
-            plain = plain_components(Y, k)
-            found.append(
-                (
-                    angle_to(truth(0), tracker.components),
-                    angle_to(truth(0), batch_components(Y, k)),
-                    np.nan if plain is None else angle_to(truth(0), plain),
-                    tracker.effective_rows,
-                )
-            )
+            components = (tracker.components, batch_components(Y, kind.k), plain_components(Y, kind.k))
+            angles = [np.nan if each is None else angle_to(truth(0), each) for each in components]
+            found.append([*angles, tracker.effective_rows])
         ours, batch, plain, kept = np.array(found).T
         ratio = float(np.max(np.maximum(ours, FLOOR) / np.maximum(batch, FLOOR)))
-        cells = [float(f"{np.median(values):.2g}") for values in (ours, batch)]
-        pca = None if np.isnan(plain).any() else float(f"{np.median(plain):.2g}")
-        sides = "one-sided" if one_sided else "both signs"
-        rows.append([n2, k, noise, missing, sides, *cells, pca, number(ratio), number(float(kept.min()))])
+        cells = [None if np.isnan(a).any() else float(f"{np.median(a):.2g}") for a in (ours, batch, plain)]
+        sides = "one-sided" if kind.one_sided else "both signs"
+        rows.append([*kind.cells(), sides, *cells, number(ratio), number(float(kept.min()))])
     columns = ["columns", "k", "noise", "missing", "outliers", "stream", "batch", "IncrementalPCA", "worst ratio"]
     caption = f"Stationary stream, {STATIONARY_ROWS} rows: angle to the truth in rad (medians over {seeds} seeds)"
     return Table(caption, [*columns, "least rows kept"], rows)
@@ -145,15 +142,15 @@ def follow(tracker: SubspaceTracker, Y: Any, truth: Callable[[int], Any], step: 
 def measure_turning(seeds: int) -> Table:
     """Follow a subspace that turns by 90 degrees."""
     rows = []
-    for n2, k, noise, missing, mean in TURNING:
+    for kind in TURNING:
         worst, typical = [], []
         for seed in range(seeds):
-            Y, truth = stream(TURNING_ROWS, n2, k, noise=noise, missing=missing, mean=mean, turn=np.pi / 2, seed=seed)
-            angles = follow(SubspaceTracker(n2, k), Y, truth)
+            Y, truth = replace(kind, turn=np.pi / 2).rows(TURNING_ROWS, seed)
+            angles = follow(SubspaceTracker(kind.columns, kind.k), Y, truth)
             settled = [angle for row, angle in angles.items() if row >= SETTLED]
             worst.append(max(settled))
             typical.append(float(np.median(settled)))
-        rows.append([n2, k, noise, missing, mean, number(float(np.median(typical))), number(max(worst))])
+        rows.append([*kind.cells(), kind.mean, number(float(np.median(typical))), number(max(worst))])
     caption = f"Subspace turning by 90 degrees in {TURNING_ROWS} rows: largest angle in degrees from row {SETTLED} on"
     return Table(caption, ["columns", "k", "noise", "missing", "mean", "median", "worst"], rows)
 
@@ -161,27 +158,25 @@ def measure_turning(seeds: int) -> Table:
 def measure_change(seeds: int) -> Table:
     """Count the rows until a suddenly changed subspace is found again."""
     rows = []
-    for n2, k, noise, missing in CHANGING:
-        for factor in FACTORS:
-            late, end = [], []
-            for seed in range(seeds):
-                at = CHANGE_AT + 7 * seed
-                Y, truth = stream(CHANGE_ROWS, n2, k, noise=noise, missing=missing, change=at, seed=seed)
-                angles = follow(SubspaceTracker(n2, k, forgetting_factor=factor), Y, truth)
-                lost = [row for row, angle in angles.items() if row > at and angle > FEW_DEGREES]
-                late.append(max(lost, default=at) - at)
-                end.append(angles[CHANGE_ROWS])
-            rows.append([n2, k, noise, missing, str(factor), max(late), number(max(end))])
-    caption = (
-        f"Another subspace after {CHANGE_AT} rows: rows after which the angle is last above {FEW_DEGREES:g} degree"
-    )
+    for kind, factor in product(CHANGING, FACTORS):
+        late, end = [], []
+        for seed in range(seeds):
+            at = CHANGE_AT + 7 * seed
+            Y, truth = replace(kind, change=at).rows(CHANGE_ROWS, seed)
+            angles = follow(SubspaceTracker(kind.columns, kind.k, forgetting_factor=factor), Y, truth)
+            late.append(
+                max((row for row, angle in angles.items() if row > at and angle > FEW_DEGREES), default=at) - at
+            )
+            end.append(angles[CHANGE_ROWS])
+        rows.append([*kind.cells(), str(factor), max(late), number(max(end))])
+    caption = f"Another subspace after {CHANGE_AT} rows: last row, counted from there, with an angle above 1 degree"
     return Table(caption, ["columns", "k", "noise", "missing", "factor", "worst rows", "worst at the end"], rows)
 
 
 def measure_batches() -> Table:
-    """Compare results and times of one stream in batches of several sizes, looked at after each."""
+    """Compare results and times of one stream in batches of several sizes; components are read after each."""
     n1, n2, k = 1100, 1000, 5
-    Y, _ = stream(n1, n2, k, noise=0.01, missing=0.1)
+    Y, _ = Stream(n2, k, 0.01, 0.1).rows(n1)
     rows, first = [], None
     # Compiled before the clock runs.
     SubspaceTracker(n2, k).update(Y[:200])

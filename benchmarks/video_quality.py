@@ -4,8 +4,8 @@
 
 A scene is a folder as CDnet has them (input/, groundtruth/, temporalROI.txt, ROI.bmp) or an .npz file with frames
 (n, height, width[, 3]), truth (n, height, width) in CDnet's codes, and first, the first scored frame counted from 0.
-Without --scene it is video/cdnet_pedestrians of the folder LRPCA_DATA. Everybody has default settings and gets the same
-frames from memory, once in colour and once in grey, since some do better so; reading files is not counted.
+Without --scene it is video/cdnet_pedestrians of the folder LRPCA_DATA. All methods have default settings and get the
+same frames from memory, once in colour and once in grey, since some do better so; reading files is not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLOUR, GREY = "colour", "grey"
 MEDIAN_SIDE = 5
 # The temporal median: of so many frames spread over the clip; marked is what differs more in some channel.
 MEDIAN_FRAMES, MEDIAN_THRESHOLD = 101, 30
-# Frames are passed through once before, so that nobody's compilation is timed.
+# Every method first runs on a few frames, so that compilation is not timed.
 WARM_FRAMES = 24
 
 Method = Callable[[Any], Any]  # frames -> masks (n, height, width) bool, or bytes of 0 and 255
@@ -119,7 +119,7 @@ def temporal_median(cv2: ModuleType, cleaned: bool, frames: Any) -> Any:
 
 
 def make_methods(cv2: ModuleType) -> dict[str, Method]:
-    """Return everybody who takes part, by name."""
+    """Return all methods by name."""
     methods: dict[str, Method] = {"ours": ours, "ours, live": ours_live}
     for words, cleaned in (("", False), (", 5x5 median", True)):
         methods |= {f"{kind}{words}": partial(subtract, cv2, kind, cleaned) for kind in ("MOG2", "KNN")}

@@ -1,6 +1,6 @@
 """Advice which method to take for what, from ``benchmarks/results/arena.json``.
 
-Every sentence is computed from the numbers below it, by the same rules whoever wins.
+Every sentence is computed from the numbers below it, by the same rules for all methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def arrived(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def find(entries: Sequence[Entry], spec: str) -> Entry | None:
-    """Return the entry of a contestant, if it took part."""
+    """Return the entry of a method, if it ran."""
     return next((entry for entry in entries if entry["spec"] == spec), None)
 
 
@@ -61,7 +61,7 @@ def times(ratio: float) -> str:
 
 
 def names(entries: Sequence[Entry], limit: int = 8) -> str:
-    """Return contestants as a list in words; of many only the first are named."""
+    """Return methods as a list in words; of many only the first are named."""
     words = [f"`{entry['spec']}`" for entry in entries[:limit]]
     rest = len(entries) - limit
     if rest > 0:
@@ -73,10 +73,10 @@ def advice(record: Mapping[str, Any]) -> str:
     """Return what to take for one problem, and how the default did, from the numbers."""
     entries = [entry for entry in record["entries"] if entry["status"] != "not installed"]
     if not entries:
-        return "Nobody took part."
+        return "No method ran."
     if not record["known"]:
         return _without_truth(entries)
-    # Where nobody arrives, the first sentence names the closest already.
+    # Where no method arrives, the first sentence names the closest already.
     accuracy = _accuracy(entries) if arrived(entries) else []
     return " ".join([_fastest(entries, record), *accuracy, *_not_there(entries, record)])
 
@@ -92,7 +92,7 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
     if not there:
         best = min((e for e in entries if e.get("error") is not None), key=lambda e: e["error"], default=None)
         closest = f"; `{best['spec']}` comes closest, with {best['error']:.1e}" if best else ""
-        return f"**Nobody reaches {target}**{closest}."
+        return f"**No method reaches {target}**{closest}."
     first = there[0]
     took = seconds(first["seconds_to_target"])
     if first["spec"] == DEFAULT:
@@ -105,7 +105,7 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
         )
     text = f"**`{first['spec']}` is the fastest** to reach {target}, in {took}"
     if first.get("told"):
-        text += f", told the true {' and '.join(first['told'])}"
+        text += f", given the true {' and '.join(first['told'])}"
     if ours is None:
         return f"{text}."
     if ours.get("seconds_to_target") is None:
@@ -138,16 +138,13 @@ def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]
     others = [entry for entry in absent if entry not in late and entry not in failed]
     wrong = [e for e in others if e["status"] == "converged" and (e.get("error") or 0.0) > WRONG * record["target"]]
     silent = [entry for entry in others if entry not in wrong]
-    sentences = []
-    if wrong:
-        sentences.append(f"Converged by their own rule, but far from the truth: {names(wrong)}.")
-    if silent and arrived(entries):
-        sentences.append(f"Not reached by {names(silent)}.")
-    if late:
-        sentences.append(f"Stopped at the limit of {record['time_limit']:g} s: {names(late)}.")
-    if failed:
-        sentences.append(f"Refused or failed: {names(failed)}.")
-    return sentences
+    groups = {
+        "Converged by their own rule, but far from the truth:": wrong,
+        "Not reached by": silent if arrived(entries) else [],
+        f"Stopped at the limit of {record['time_limit']:g} s:": late,
+        "Refused or failed:": failed,
+    }
+    return [f"{words} {names(some)}." for words, some in groups.items() if some]
 
 
 def _without_truth(entries: Sequence[Entry]) -> str:
@@ -161,7 +158,7 @@ def _without_truth(entries: Sequence[Entry]) -> str:
     text += f" The default {verdict} in {seconds(ours['seconds'])}, calling {ours['outlier_fraction']:.0%} outliers."
     if faster:
         return f"{text} Faster, and done by their own rule: {names(sorted(faster, key=lambda e: float(e['seconds'])))}."
-    return f"{text} Nobody is done sooner by its own rule."
+    return f"{text} No other method is done sooner by its own rule."
 
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -172,30 +169,19 @@ def short_table(record: Mapping[str, Any]) -> dict[str, Any]:
     entries = record["entries"]
     shown = [e for i, e in enumerate(entries) if i < SHOWN or e["spec"] == DEFAULT]
     known = record["known"]
-    columns = ["contestant", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
-    rows = [[entry["spec"], *_cells(entry, known), _number(entry.get("seconds")), entry["status"]] for entry in shown]
+    columns = ["method", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
+    keys = ("seconds_to_target", "error", "f_measure") if known else ("residual", "outlier_fraction")
+    rows = [[entry["spec"], *(entry.get(key) for key in (*keys, "seconds")), entry["status"]] for entry in shown]
     left = len(entries) - len(shown)
     caption = record["title"] + (f" (the first {SHOWN} of {len(entries)})" if left else "")
     return {"caption": caption, "columns": columns, "rows": rows}
 
 
-def _cells(entry: Entry, known: bool) -> list[Any]:
-    keys = ("seconds_to_target", "error", "f_measure") if known else ("residual", "outlier_fraction")
-    return [_number(entry.get(key)) for key in keys]
-
-
-def _number(value: Any) -> Any:
-    return None if value is None else float(value)
-
-
 def joint_table(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one table of several problems: the seconds to the target of each contestant on each of them."""
+    """Return one table of several problems: the seconds to the target of each method on each of them."""
     specs = list(dict.fromkeys(entry["spec"] for record in records for entry in record["entries"]))
-    rows = []
-    for spec in specs:
-        mine = [find(record["entries"], spec) for record in records]
-        rows.append([spec, *(_time_cell(entry) for entry in mine)])
-    columns = ["contestant", *(record["short"] for record in records)]
+    rows = [[spec, *(_time_cell(find(record["entries"], spec)) for record in records)] for spec in specs]
+    columns = ["method", *(record["short"] for record in records)]
     caption = f"Seconds to the target; {records[0]['title'].rsplit(',', 1)[0]}"
     return {"caption": caption, "columns": columns, "rows": rows}
 
@@ -253,7 +239,7 @@ def render_sections(result: Mapping[str, Any]) -> str:
         parts.append(render_goals(result["goals"]))
     body = render_result({**result, "title": "How it was measured", "tables": []})
     tables = "\n".join(render_table(table) for table in result["tables"])
-    return "\n".join([*parts, body, fold("All contestants on all problems", tables)])
+    return "\n".join([*parts, body, fold("All methods on all problems", tables)])
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lrpca.bench.experiments.measurement import Experiment
-from lrpca.bench.experiments.page import VERDICTS, draw_png
-from lrpca.bench.experiments.reproduce import EXPERIMENTS
+from lrpca.bench.experiments.reproduce import CLAIM_COLUMNS, EXPERIMENTS, VERDICTS, draw_png
+from lrpca.bench.measuring import cell_text
 from lrpca.files.atomic import replacing
 from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import Schedule, shipped
@@ -114,14 +114,8 @@ def _is_number(cell: Any) -> bool:
 
 
 def _text(cell: Any) -> str:
-    """Return a cell as it should read, with what Markdown would take for markup escaped."""
-    if cell is None:
-        return "–"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, float):
-        return f"{cell:.3g}"
-    text = " ".join(str(cell).split())
+    """Return a cell as text, with the markup of Markdown escaped."""
+    text = " ".join(cell_text(cell).split())
     for character in "\\|<>*_`[]$":
         text = text.replace(character, "\\" + character)
     return text
@@ -184,13 +178,16 @@ def experiments_page(folder: Path = REPRODUCED, figures: Path = HERE / FIGURES) 
     return "\n".join(parts)
 
 
-def _experiment(experiment: Experiment[Any, Any], result: Mapping[str, Any]) -> str:
+def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
     """Render a result: figure, what the paper says, tables, circumstances."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
-    columns = ["confirmed", "held against", "the paper", "measured"]
-    claims = {"caption": "The paper, and this measurement", "columns": columns, "rows": rows}
-    told = {"caption": "What each was told", "columns": ["method", "told"], "rows": list(result["contestants"].items())}
-    heading, command, rest = render_result({**result, "tables": [*result["tables"], told]}).split("\n\n", 2)
+    claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
+    given = {
+        "caption": "What each method was given",
+        "columns": ["method", "given"],
+        "rows": list(result["contestants"].items()),
+    }
+    heading, command, rest = render_result({**result, "tables": [*result["tables"], given]}).split("\n\n", 2)
     source = f"In the paper: {experiment.source}. Here: {experiment.read(result).setup.caption()}."
     figure = f"![{experiment.title}]({FIGURES}/{experiment.name}.png)"
     parts = [heading, command, source, figure, render_table(claims), experiment.criteria, rest]

@@ -13,15 +13,16 @@ import pytest
 
 import lrpca
 from lrpca import metrics
-from lrpca.bench.contest import Contest, Point, compete, page, parse_specs, process, worker
-from lrpca.bench.contest.contestants import ALL, RIVALS, Spec, options_of
-from lrpca.bench.contest.run import _settings
-from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank, write_truth
+from lrpca.bench.contest import Conditions, Contest, Point, compete, page, parse_specs, process, worker
+from lrpca.bench.contest.methods import ALL, OTHERS, Spec, Task, options_of, solve
+from lrpca.bench.contest.run import settings_of
+from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, write_truth
 from lrpca.core import environment as circumstances
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
 
 PROBLEM = planted((160, 120), rank=3, outlier_fraction=0.1)
+ALONE = Conditions(threads=1)
 
 
 # --- who takes part ----------------------------------------------------------------------------------------
@@ -56,16 +57,16 @@ def test_a_wrong_spec_is_refused_with_what_is_known(text: str, words: tuple[str,
 
 def test_all_has_every_method_and_rival_with_options_that_exist() -> None:
     specs = parse_specs("all")
-    assert {spec.name for spec in specs} == {*METHODS, *RIVALS} and len(specs) == len(ALL)
+    assert {spec.name for spec in specs} == {*METHODS, *OTHERS} and len(specs) == len(ALL)
     assert {"accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"} <= {spec.text for spec in specs}
 
 
 def test_alpha_is_told_unless_blind_or_given() -> None:
     assert "alpha" in options_of("scaledgd")
-    assert _settings(Spec("scaledgd", "scaledgd"), None, 0.2) == ({"alpha": 0.2}, ("alpha",))
-    assert _settings(Spec("scaledgd", "scaledgd"), 1e-5, None) == ({"tol": 1e-5}, ())
-    assert _settings(Spec("scaledgd", "scaledgd", {"alpha": 0.3}), None, 0.2) == ({"alpha": 0.3}, ())
-    assert _settings(Spec("lrpca", "lrpca", {"tol": 1e-3}), 1e-5, 0.2) == ({"tol": 1e-3}, ())
+    assert settings_of(Spec("scaledgd", "scaledgd"), None, 0.2) == ({"alpha": 0.2}, ("alpha",))
+    assert settings_of(Spec("scaledgd", "scaledgd"), 1e-5, None) == ({"tol": 1e-5}, ())
+    assert settings_of(Spec("scaledgd", "scaledgd", {"alpha": 0.3}), None, 0.2) == ({"alpha": 0.3}, ())
+    assert settings_of(Spec("lrpca", "lrpca", {"tol": 1e-3}), 1e-5, 0.2) == ({"tol": 1e-3}, ())
 
 
 # --- scores ------------------------------------------------------------------------------------------------
@@ -114,14 +115,6 @@ def test_the_rule_for_outliers_is_that_of_a_decomposition() -> None:
     )
 
 
-def test_rank_of_a_matrix() -> None:
-    assert (
-        numerical_rank(PROBLEM.X, 3) == 3
-        and numerical_rank(PROBLEM.Y, 3) > 50
-        and numerical_rank(0 * PROBLEM.Y, 3) == 0
-    )
-
-
 def test_the_clock_stands_still_while_looking() -> None:
     truth: Any = SimpleNamespace(known=True, error=lambda answer: time.sleep(0.5) or 0.1)
     recorder = worker.Recorder(io.StringIO(), truth, Probe(PROBLEM.Y), limit=60)
@@ -135,7 +128,7 @@ def test_the_clock_stands_still_while_looking() -> None:
 
 @pytest.fixture(scope="module")
 def contest() -> Contest:
-    return compete(PROBLEM, "lrpca pyrpca tensorly sklearn", threads=1, time_limit=60)
+    return compete(PROBLEM, "lrpca pyrpca tensorly sklearn", Conditions(threads=1, time_limit=60))
 
 
 def test_every_contestant_is_measured(contest: Contest) -> None:
@@ -172,8 +165,6 @@ def test_a_rival_s_iterates_are_its_own() -> None:
     """The curve of pyrpca holds what it returns when stopped there, and reading it keeps no arrays alive."""
     from pyrpca import rpca_pcp_ialm
 
-    from lrpca.bench.contest.calls import Task, solve
-
     errors: list[float] = []
 
     def look(answer: Any) -> bool:
@@ -188,7 +179,7 @@ def test_a_rival_s_iterates_are_its_own() -> None:
 
 
 def test_without_a_truth_the_residual_is_told(tmp_path: Path) -> None:
-    contest = compete(PROBLEM.Y, "lrpca", rank=3, threads=1)
+    contest = compete(PROBLEM.Y, "lrpca", ALONE, rank=3)
     entry = contest["lrpca"]
     assert entry.error is entry.f_measure is entry.seconds_to_target is None and not contest.problem["known"]
     assert entry.residual is not None and entry.residual < 1e-6 and entry.rank == 3
@@ -200,7 +191,7 @@ def test_without_a_truth_the_residual_is_told(tmp_path: Path) -> None:
 
 def test_a_given_truth_and_missing_entries() -> None:
     problem = planted((120, 100), rank=2, missing=0.2)
-    contest = compete(problem.Y, ["lrpca", "pyrpca", "tensorly"], rank=2, truth=problem.X, threads=1)
+    contest = compete(problem.Y, ["lrpca", "pyrpca", "tensorly"], ALONE, rank=2, truth=problem.X)
     assert contest["lrpca"].error is not None and contest["lrpca"].error < 1e-6
     assert contest["tensorly"].error is not None and contest["tensorly"].error < 0.05
     assert contest["pyrpca"].status == "failed" and "missing" in contest["pyrpca"].note
@@ -233,37 +224,36 @@ def test_threads_are_those_the_environment_names(
 
     monkeypatch.setattr(process, "run", run)
     assert compete(PROBLEM, "lrpca").conditions["threads"] == threads and ran == [threads]
-    assert compete(PROBLEM, "lrpca", threads=2).conditions["threads"] == 2 and ran == [threads, 2]
+    assert compete(PROBLEM, "lrpca", Conditions(threads=2)).conditions["threads"] == 2 and ran == [threads, 2]
 
 
 def test_who_is_late_is_stopped_with_its_last_iterate() -> None:
     problem = planted((400, 300), rank=3)
-    entry = compete(problem, "tensorly", threads=1, time_limit=0.1)["tensorly"]
+    entry = compete(problem, "tensorly", Conditions(threads=1, time_limit=0.1))["tensorly"]
     assert entry.status == "time limit" and entry.error is not None and 1e-4 < entry.error < 1.5
     assert entry.iterations is not None and entry.iterations < 20 and not entry.answered
 
 
 def test_who_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.bench.contest.contestants.Rival.version", lambda rival: None)
-    entry = compete(PROBLEM, "pyrpca", threads=1)["pyrpca"]
+    monkeypatch.setattr("lrpca.bench.contest.methods.OtherMethod.version", lambda rival: None)
+    entry = compete(PROBLEM, "pyrpca", ALONE)["pyrpca"]
     assert entry.status == "not installed" and "pip install pyrpca" in entry.note
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [
-        ({"rank": None}, "rank=None"),
-        ({"rank": 200}, "rank=200"),
-        ({"repeat": 0}, "repeat=0"),
-        ({"time_limit": 0}, "time_limit=0"),
-        ({"memory_limit": -1}, "memory_limit=-1"),
-        ({"truth": np.ones((3, 3))}, "truth of shape (3, 3)"),
-    ],
+    [({"rank": None}, "rank=None"), ({"rank": 200}, "rank=200"), ({"truth": np.ones((3, 3))}, "truth of shape (3, 3)")],
 )
 def test_bad_arguments(arguments: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError) as refused:
         compete(PROBLEM.Y, "lrpca", **{"rank": 3, **arguments})
     assert word in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["repeat", "time_limit", "memory_limit", "target", "threads"])
+def test_bad_conditions(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 is not"):
+        Conditions(**{name: 0})
 
 
 # --- a process and its limits ------------------------------------------------------------------------------

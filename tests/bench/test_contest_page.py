@@ -12,7 +12,6 @@ import pytest
 
 from lrpca.bench.contest import Contest, Entry, Point, page
 from lrpca.core import environment as circumstances
-from lrpca.files.atomic import check_folder
 
 
 def entry(spec: str, seconds: float, error: float, status: str = "converged") -> Entry:
@@ -92,19 +91,6 @@ def test_the_page_has_the_numbers_of_the_terminal(mixed: Contest, tmp_path: Path
     assert "These failed or were stopped" in html and "The time is that of one call." in html
 
 
-def test_settings_may_break_after_commas() -> None:
-    sheet = page.Page("x")
-    sheet.table(["a"], [["lrpca:p=2,q=1e-6, and <"]], wrapped=True)
-    assert '<td>lrpca:p=2,<wbr><span class="whole">q=1e-6</span>, and &lt;</td>' in sheet.html()
-
-
-def test_the_second_is_named_with_its_ratio(contest: Contest, tmp_path: Path) -> None:
-    first, second = contest.entries[:2]
-    ratio = second.seconds_to_target / first.seconds_to_target  # type: ignore[operator]
-    text = re.sub("<[^>]*>", " ", page.write(contest, tmp_path / "out").read_text())
-    assert re.search(rf"Second\s+{re.escape(f'{ratio:.2g}')} times as long\s+{re.escape(second.spec)}", text)
-
-
 @pytest.mark.parametrize(
     ("missing", "words"),
     [(0.0, ""), (1 / 19200, ", 1 entry missing"), (5 / 19200, ", 5 entries missing"), (0.2, ", 20% missing")],
@@ -126,26 +112,6 @@ def test_a_busy_machine_is_warned_of(
     html = page.write(loaded, tmp_path / "out").read_text()
     assert ("The machine was busy" in html) == busy == bool(page.load_warning(loaded))
     assert contest.conditions["date"] in html and "load" in contest.conditions
-
-
-def test_an_existing_report_is_replaced_whole_or_kept(
-    contest: Contest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "out"
-    page.write(contest, folder)
-    (folder / "mine.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="--force"):
-        check_folder(folder, page.FILES, overwrite=False)
-    check_folder(folder, page.FILES)
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    with monkeypatch.context() as patch:
-        patch.setattr(page, "_contents", lambda _: {"arena.json": b"new", "no/such/folder": b""})
-        with pytest.raises(FileNotFoundError):
-            page.write(contest, folder)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-    page.write(replace(contest, entries=contest.entries[:1]), folder)
-    assert (folder / "mine.txt").exists() and len(json.loads((folder / "arena.json").read_text())["entries"]) == 1
-    assert page.write(contest, tmp_path / "no" / "such").is_file()
 
 
 def test_the_plot_has_a_line_for_everyone_with_a_curve(mixed: Contest) -> None:

@@ -1,30 +1,27 @@
 """The paper's comparisons: trials measure what they say, claims follow from the numbers, JSON brings them back."""
 
-import errno
 import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import lrpca
 from lrpca.bench.experiments import convergence, iteration_time, methods, recovery, total_time
-from lrpca.bench.experiments.measurement import Measurement, Setup, Trial, to_json
-from lrpca.bench.experiments.methods import OURS, PUBLISHED, Method, run_all, run_trial
-from lrpca.bench.experiments.page import compose
-from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment, reproduce
-from lrpca.bench.experiments.statistics import iterations_to, mean_and_deviation
-from lrpca.testing import planted
+from lrpca.bench.experiments.measurement import Measurement, Run, Setting, Setup, shares
+from lrpca.bench.experiments.methods import OURS, PUBLISHED, Method, Rule, run_all, run_method
+from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose, find_experiment, reproduce
+from lrpca.bench.experiments.statistics import mean_and_deviation
+from lrpca.bench.measuring import compact_json
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = sorted((ROOT / "experiments" / "results").glob("*.json"))
 # Those that compare solvers; what is measured of learning is in test_experiments_learning.py.
-COMPARISONS = [name for name, experiment in EXPERIMENTS.items() if isinstance(experiment.full, Setup)]
-TINY = Setup(n=60, alphas=(0.1, 0.2), repeat=2, max_iter=12, tuning_n=60, tuning_iterations=4)
+COMPARISONS = list(EXPERIMENTS)[:4]
+TINY = Setup(shares(60, 0.1, 0.2), repeat=2, max_iter=12, tuning_n=60, tuning_iterations=4)
+SETTING = TINY.base
 SCALEDGD, ALTPROJ, OWN = "ScaledGD, tuned", "AltProj, tuned", "LRPCA, this library, own rule"
 
 
@@ -32,18 +29,17 @@ def silent(message: str) -> None:
     """Ignore a message."""
 
 
-def trial(label: str, alpha: float, **changes: object) -> Trial:
-    """Return a made-up trial that went well."""
-    usual = Trial(label, alpha, 0, 1.0, 10, 0.1, 0.1, "tol", 1e-5, 1e-6, (1e-2, 1e-5))
+def trial(label: str, alpha: float, **changes: object) -> Run:
+    """Return a made-up run that went well."""
+    usual = Run(label, Setting(1000, alpha=alpha), 0, "tol", 1.0, 10, 0.1, 0.1, 1e-5, 1e-6, (1e-2, 1e-5))
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def measurement(*trials: Trial, n: int = 1000, max_iter: int = 100) -> Measurement:
+def measurement(*runs: Run) -> Measurement:
     """Return a made-up measurement."""
-    alphas = tuple(sorted({t.alpha for t in trials}))
-    labels = {t.label: "" for t in trials}
-    repeat = len(trials) // (len(alphas) * len(labels))
-    return Measurement(Setup(n, alphas, repeat, max_iter, n), labels, trials)
+    settings = tuple(sorted({run.setting for run in runs}, key=lambda setting: setting.alpha))
+    labels = {run.label: "" for run in runs}
+    return Measurement(Setup(settings, len(runs) // (len(settings) * len(labels)), max_iter=100), labels, runs)
 
 
 def verdicts(claims: list, of: str) -> list[bool | None]:
@@ -60,12 +56,12 @@ def falling(iterations: int, goal: float = 1e-4) -> tuple[float, ...]:
 
 @pytest.fixture(scope="module")
 def problem() -> lrpca.testing.Problem:
-    return planted((120, 120), rank=5, outlier_fraction=0.1, random_state=3)
+    return Setting(120).draw(3)
 
 
 def test_errors_are_those_after_every_iteration(problem: lrpca.testing.Problem) -> None:
     ours = methods.ours(TINY)
-    t = run_trial(ours, problem, 0.1, 3, tol=0, max_iter=4, stop_at_error=1e-30)
+    t = run_method(ours, problem, SETTING, 3, Rule(4, tol=0, error=1e-30))
     assert t.errors is not None and len(t.errors) == t.iterations == 4 and t.reason == "max_iter"
     for k in (1, 4):
         d = lrpca.decompose(problem.Y, 5, tol=0, max_iter=k, random_state=3)
@@ -79,11 +75,11 @@ def test_stops_the_first_time_that_the_rule_is_met(problem: lrpca.testing.Proble
     d = lrpca.decompose(problem.Y, 5, random_state=0)
     residuals = [record.residual for record in d.history]
     first = next(k for k, residual in enumerate(residuals, start=1) if residual < 1e-4)
-    t = run_trial(methods.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
+    t = run_method(methods.ours(TINY), problem, SETTING, 0, Rule(residual=1e-4))
     assert (t.iterations, t.reason) == (first, "callback") and first < d.n_iter
     assert t.residual == pytest.approx(residuals[first - 1], rel=1e-3)
     own = replace(methods.ours(TINY), own_rule=True)
-    assert run_trial(own, problem, 0.1, 0, stop_at_residual=1e-4).iterations == d.n_iter
+    assert run_method(own, problem, SETTING, 0, Rule(residual=1e-4)).iterations == d.n_iter
 
 
 def test_watching_is_not_counted(problem: lrpca.testing.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,71 +89,70 @@ def test_watching_is_not_counted(problem: lrpca.testing.Problem, monkeypatch: py
     monkeypatch.setattr(
         lrpca.testing.Problem, "error", lambda self, low_rank: (time.sleep(0.5), real(self, low_rank))[1]
     )
-    run_trial(methods.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3)  # loads the compiled code
-    t = run_trial(methods.ours(TINY), problem, 0.1, 0, tol=0, max_iter=3, stop_at_error=1e-30)
+    run_method(methods.ours(TINY), problem, SETTING, 0, Rule(3, tol=0))  # loads the compiled code
+    t = run_method(methods.ours(TINY), problem, SETTING, 0, Rule(3, tol=0, error=1e-30))
     assert t.seconds < 1.0 and t.seconds_per_iteration < 0.4
 
 
-def test_every_contestant_meets_the_same_fresh_problems() -> None:
+def test_every_method_meets_the_same_fresh_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, float, int, float]] = []
 
-    def look(contestant: Method, problem: lrpca.testing.Problem, alpha: float, seed: int) -> Trial:
-        seen.append((contestant.label, alpha, seed, float(problem.Y.sum())))
-        assert problem.outliers.mean() == pytest.approx(alpha)
-        return trial(contestant.label, alpha, seed=seed)
+    def look(method: Method, problem: lrpca.testing.Problem, setting: Setting, seed: int, rule: Rule) -> Run:
+        if problem.Y.shape == (60, 60):  # else the warm-up
+            seen.append((method.label, setting.alpha, seed, float(problem.Y.sum())))
+            assert problem.outliers.mean() == pytest.approx(setting.alpha)
+        return trial(method.label, setting.alpha, setting=setting, seed=seed)
 
-    some = Method("some", {0.2: {}}, "competes at one share only")
+    monkeypatch.setattr(methods, "run_method", look)
+    some = Method("some", {TINY.settings[1]: {}}, "runs at one share only")
     setup = replace(TINY, seed=7)
-    m = run_all([methods.ours(setup), some], setup, silent, look)
+    m = run_all([methods.ours(setup), some], setup, silent, Rule(), ["a note"])
     problems = {(alpha, seed): total for _, alpha, seed, total in seen}
     assert sorted(problems) == [(0.1, 7), (0.1, 8), (0.2, 7), (0.2, 8)] and len(set(problems.values())) == 4
     assert all(problems[alpha, seed] == total for _, alpha, seed, total in seen)
-    assert len(m.of(OURS, 0.1)) == len(m.of(OURS, 0.2)) == len(m.of("some", 0.2)) == 2 and not m.of("some", 0.1)
+    first, second = setup.settings
+    assert len(m.of(OURS, first)) == len(m.of(OURS, second)) == len(m.of("some", second)) == 2
+    assert not m.of("some", first)
 
 
 def test_tuning_takes_what_arrives_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "GAMMAS", (2.0,))
     monkeypatch.setattr(methods, "STEPS", (0.1, 0.7, 0.3))
-    setup = replace(TINY, alphas=(0.1,), tuning_n=150, tuning_iterations=60)
+    setup = replace(TINY, settings=TINY.settings[:1], tuning_n=150, tuning_iterations=60)
     for rule in (None, 1e-3):
         tuned = methods.tuned_scaledgd(setup, silent, rule)
-        assert tuned.arguments[0.1]["options"] == {"alpha": 0.1, "gamma": 2.0, "step": 0.7}
+        assert tuned.arguments[SETTING]["options"] == {"alpha": 0.1, "gamma": 2.0, "step": 0.7}
         assert "α = 0.1: γ 2, step 0.7" in tuned.told
 
 
 def test_tuning_without_arrival_takes_the_smallest_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "GAMMAS", (None,))
     monkeypatch.setattr(methods, "STEPS", (0.05, None, 0.1))
-    tuned = methods.tuned_scaledgd(replace(TINY, alphas=(0.1,), tuning_iterations=3), silent)
-    assert tuned.arguments[0.1]["options"] == {"alpha": 0.1} and "α = 0.1: own γ, own step" in tuned.told
+    tuned = methods.tuned_scaledgd(replace(TINY, settings=TINY.settings[:1], tuning_iterations=3), silent)
+    assert tuned.arguments[SETTING]["options"] == {"alpha": 0.1} and "α = 0.1: own γ, own step" in tuned.told
 
 
 def test_published_models_are_found_or_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LRPCA_DATA", str(tmp_path))
-    assert methods.published(TINY) is None
-    assert "set LRPCA_DATA to the folder that has published-lrpca/" in methods.published_note(TINY.alphas)
+    assert methods.published(TINY) == []
+    assert "set LRPCA_DATA to the folder that has published-lrpca/" in methods.published_note(TINY)
     import scipy.io
 
     (tmp_path / "published-lrpca").mkdir()
     numbers = {"ths": [[1e-2, 1e-3, 1e-4]], "step": [[0.5, 1.0, 0.8]]}
     scipy.io.savemat(tmp_path / "published-lrpca" / "lrpcanet_alpha0.2.mat", numbers)
-    found, endless = methods.published(TINY), methods.published(TINY, endless=True)
-    assert found is not None and endless is not None and set(found.arguments) == {0.2}
-    assert "take no part at α = 0.1: none was found" in methods.published_note(TINY.alphas)
-    assert found.arguments[0.2]["schedule"].at(3) is None
-    assert endless.arguments[0.2]["schedule"].at(9) == pytest.approx((1e-4, 0.8))
+    (found,), (endless,) = methods.published(TINY), methods.published(TINY, endless=True)
+    at = TINY.settings[1]
+    assert set(found.arguments) == {at}
+    assert "take no part at α = 0.1: none was found" in methods.published_note(TINY)
+    assert found.arguments[at]["schedule"].at(3) is None
+    assert endless.arguments[at]["schedule"].at(9) == pytest.approx((1e-4, 0.8))
     monkeypatch.delenv("LRPCA_DATA")
     monkeypatch.chdir(tmp_path)
-    assert methods.published(TINY) is None
+    assert methods.published(TINY) == []
 
 
 # --- claims ------------------------------------------------------------------------------------------------
-
-
-def test_iterations_to_a_goal() -> None:
-    assert iterations_to((1e-1, 1e-4, 9e-5), 1e-4) == 3
-    assert iterations_to((1e-1,), 1e-4) == math.inf
-    assert iterations_to(None, 1e-4) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -231,7 +226,7 @@ def test_a_rival_that_does_not_solve_is_no_rival() -> None:
 
 def test_means_are_of_the_runs_that_count() -> None:
     m = measurement(*(trial(OURS, 0.1, seconds=s, residual=r) for s, r in ((1.0, 1e-5), (3.0, 1e-5), (50.0, 1.0))))
-    assert total_time.seconds(m, OURS, 0.1) == pytest.approx((2.0, math.sqrt(2)))
+    assert total_time.seconds(m, OURS, m.setup.base) == pytest.approx((2.0, math.sqrt(2)))
     assert mean_and_deviation([4.0]) == (4.0, 0.0)
 
 
@@ -255,44 +250,21 @@ def test_claims_on_recovery() -> None:
 def test_only_the_form_of_the_paper_gives_verdicts() -> None:
     experiment = EXPERIMENTS["total-time"]
     full = experiment.full
-    trials = [
-        trial(label, alpha, seconds=seconds)
+    runs = [
+        trial(label, setting.alpha, seconds=seconds, setting=setting)
         for label, seconds in ((OURS, 1.0), (SCALEDGD, 5.0), (ALTPROJ, 5.0))
-        for alpha in full.alphas
+        for setting in full.settings
     ]
-    m = Measurement(full, {t.label: "" for t in trials}, tuple(trials))
+    m = Measurement(full, {run.label: "" for run in runs}, runs)
     for setup in (full, replace(full, seed=7), replace(full, repeat=full.repeat + 1)):
         assert verdicts(experiment.judge(replace(m, setup=setup)), OURS) == [True]
-    for changes in ({"n": 1000}, {"repeat": full.repeat - 1}, {"max_iter": 30}, {"alphas": full.alphas[:2]}):
+    for changes in ({"repeat": full.repeat - 1}, {"max_iter": 30}, {"settings": full.settings[:2]}):
         assert verdicts(experiment.judge(replace(m, setup=replace(full, **changes))), OURS) == [None]
     for other in EXPERIMENTS.values():
         assert other.is_small(other.quick) and not other.is_small(other.full)
 
 
-def test_recovery_shows_the_numbers_of_the_paper() -> None:
-    alphas = EXPERIMENTS["recovery"].full.alphas
-    m = measurement(*(trial(label, alpha, error=1e-9) for alpha in alphas for label in (OURS, SCALEDGD)))
-    rows = {row[0]: row[1:] for row in recovery.tables(m)[0].rows}
-    assert rows["LRPCA, the paper"] == ["10/10", "10/10", "10/10", "9/10", "8/10", "0/10", "0/10"]
-    assert rows["ScaledGD, the paper"] == ["10/10", "10/10"] + 5 * ["0/10"]
-    assert rows[OURS] == 7 * ["1/1"]
-
-
 # --- experiments as a whole --------------------------------------------------------------------------------
-
-
-def test_setups_are_the_papers() -> None:
-    full = {name: EXPERIMENTS[name].full for name in COMPARISONS}
-    assert {name: setup.n for name, setup in full.items()} == {
-        "convergence": 1000,
-        "iteration-time": 1000,
-        "total-time": 3000,
-        "recovery": 1000,
-    }
-    assert {setup.rank for setup in full.values()} == {5}
-    assert full["convergence"].alphas == (0.1, 0.2, 0.3) and full["iteration-time"].max_iter == 100
-    assert full["recovery"].alphas == (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7) and full["recovery"].repeat == 10
-    assert total_time.RULE == 1e-4
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -301,35 +273,20 @@ def test_a_measurement_comes_back_from_json(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(methods, "STEPS", (0.7,))
     monkeypatch.setattr(methods, "BETAS", (1.0,))
     experiment = EXPERIMENTS[name]
-    alphas = (0.4, 0.5) if name == "recovery" else (0.1, 0.2)
+    settings = shares(60, 0.4, 0.5) if name == "recovery" else TINY.settings
     said: list[str] = []
-    m = experiment.measure(replace(TINY, alphas=alphas), said.append)
-    back = Measurement.from_dict(json.loads(to_json(m.as_dict())))
-    assert back == replace(m, contestants=dict(m.contestants))
+    m = experiment.measure(replace(TINY, settings=settings), said.append)
+    back = experiment.read(json.loads(compact_json(m.as_dict())))
+    assert back == replace(m, trainings=[])
     assert experiment.claims(back) == experiment.claims(m) and experiment.tables(back) == experiment.tables(m)
-    assert {t.label for t in m.trials} == set(m.contestants) and f"n = 60, problem 2 of 2: α = {alphas[1]}" in said
+    assert {run.label for run in m.runs} == set(m.contestants) and f"problem 2 of 2: {settings[1]}" in said
 
 
 def test_a_run_that_blows_up_is_a_failure_not_an_error(problem: lrpca.testing.Problem) -> None:
-    wild = Method("wild", {0.1: {"method": "scaledgd", "options": {"alpha": 0.1, "step": 1.99}}}, "")
-    t = run_trial(wild, problem, 0.1, 0, max_iter=400, stop_at_error=1e-30)
+    wild = Method("wild", {SETTING: {"method": "scaledgd", "options": {"alpha": 0.1, "step": 1.99}}}, "")
+    t = run_method(wild, problem, SETTING, 0, Rule(400, error=1e-30))
     assert t.error is None or t.error > 1e-4
-    to_json({"trials": [Measurement(TINY, {}, (t,)).as_dict()["trials"][0]]})
-
-
-def test_a_run_without_any_iteration_is_a_failure(
-    problem: lrpca.testing.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing = SimpleNamespace(history=[], n_iter=0, reason="runaway", low_rank=np.full(problem.Y.shape, np.nan))
-    monkeypatch.setattr(lrpca, "decompose", lambda *_, **__: nothing)
-    t = run_trial(methods.ours(TINY), problem, 0.1, 0, stop_at_residual=1e-4)
-    assert (t.error, t.residual, t.seconds_per_iteration) == (None, None, 0.0)
-    assert not total_time.solved(t) and not recovery.recovered(t)
-
-
-def test_json_holds_no_nan() -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        to_json({"error": math.nan})
+    compact_json(Measurement(TINY, {}, [t]).as_dict())
 
 
 def test_a_folder_that_cannot_be_is_refused_before_measuring(tmp_path: Path) -> None:
@@ -342,23 +299,6 @@ def test_a_folder_that_cannot_be_is_refused_before_measuring(tmp_path: Path) -> 
     with pytest.raises(OSError, match="is a folder where a file belongs"):
         reproduce("convergence", tmp_path, quick=True, progress=said.append)
     assert not said
-
-
-@pytest.mark.parametrize("output", ["there", "there/new", "there/new/deep"])
-def test_a_folder_that_takes_no_file_is_refused_before_measuring(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The permissions do not tell: root has them all, also on a read-only disk."""
-
-    def read_only(path: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    (tmp_path / "there").mkdir()
-    monkeypatch.setattr(Path, "touch", read_only)
-    said: list[str] = []
-    with pytest.raises(OSError, match=r"cannot be written \(Read-only file system\); choose another place"):
-        reproduce("convergence", tmp_path / output, quick=True, progress=said.append)
-    assert not said and [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
 def test_unknown_name_lists_the_known() -> None:

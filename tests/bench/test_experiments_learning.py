@@ -4,7 +4,6 @@ import html
 import importlib.util
 import itertools
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,23 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lrpca.bench.experiments import generalisation, learning, models, numbers, training_time
-from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Run, Setting, Training
-from lrpca.bench.experiments.methods import PUBLISHED, published_model, published_note
-from lrpca.bench.experiments.page import compose
+from lrpca.bench.experiments import generalisation, methods, models, numbers, training_time
+from lrpca.bench.experiments.measurement import Measurement, Run, Setting, Setup, Training
+from lrpca.bench.experiments.methods import PUBLISHED, Method, Rule
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
-from lrpca.bench.experiments.statistics import iterations_to
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
 
 BASE = Setting(1000)
 TINY = {
-    "models": LearningSetup((Setting(40, 2),), repeat=2, max_iter=20, steps=2),
-    "training-time": LearningSetup(
-        (Setting(40, 2), Setting(40, 3)), repeat=1, repeated="trainings", steps=2, timed_steps=3
-    ),
-    "generalisation": LearningSetup((Setting(40, 2), Setting(40, 3)), repeat=1, max_iter=6, steps=2),
-    "numbers": LearningSetup((Setting(40, 2),), repeat=2, repeated="trainings", steps=2),
+    "models": Setup((Setting(40, 2),), repeat=2, max_iter=20, steps=2),
+    "training-time": Setup((Setting(40, 2), Setting(40, 3)), repeat=1, repeated="trainings", steps=2, timed_steps=3),
+    "generalisation": Setup((Setting(40, 2), Setting(40, 3)), repeat=1, max_iter=6, steps=2),
+    "numbers": Setup((Setting(40, 2),), repeat=2, repeated="trainings", steps=2),
 }
 TRAINED: dict[Any, Any] = {}
 needs_torch = pytest.mark.skipif(
@@ -65,21 +60,19 @@ def silent(message: str) -> None:
 
 
 def run(label: str, errors: tuple[float, ...], setting: Setting = BASE, reason: str = "max_iter") -> Run:
-    return Run(label, setting.n, setting.rank, setting.alpha, 0, reason, errors)
+    return Run(label, setting, 0, reason, errors=errors)
 
 
 def training(label: str, setting: Setting = BASE, seconds: float = 1.0, **numbers: Any) -> Training:
-    return Training(label, setting.n, setting.rank, setting.alpha, 0, 100, 100, seconds, (1e-2,) * 16, **numbers)
+    return Training(label, setting, 0, 100, 100, seconds, (1e-2,) * 16, **numbers)
 
 
-def measured(
-    *records: Run | Training, settings: tuple[Setting, ...] = (BASE,), max_iter: int = 100
-) -> LearningMeasurement:
+def measured(*records: Run | Training, settings: tuple[Setting, ...] = (BASE,), max_iter: int = 100) -> Measurement:
     """Return a made-up measurement."""
     trainings = tuple(record for record in records if isinstance(record, Training))
     runs = tuple(record for record in records if isinstance(record, Run))
     labels = dict.fromkeys((record.label for record in (*runs, *trainings)), "")
-    return LearningMeasurement(LearningSetup(settings, 1, max_iter=max_iter), labels, trainings, runs)
+    return Measurement(Setup(settings, 1, max_iter=max_iter), labels, runs, trainings)
 
 
 def verdicts(claims: list, of: str, word: str = "") -> list[bool | None]:
@@ -101,7 +94,7 @@ def test_writes_numbers_and_a_page(
 ) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     publish(tmp_path, monkeypatch)
-    seen: list[LearningMeasurement] = []
+    seen: list[Measurement] = []
     measure = EXPERIMENTS[name].measure
     experiment = replace(
         EXPERIMENTS[name], quick=TINY[name], measure=lambda *given: seen.append(measure(*given)) or seen[-1]
@@ -113,7 +106,10 @@ def test_writes_numbers_and_a_page(
     record = json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))
     assert record["setup"]["seed"] == 4 and "torch" in record["versions"] and record["quick"] is True
     m = experiment.read(record)
-    assert m.setup == replace(TINY[name], seed=4) and replace(m, notes=seen[0].notes) == seen[0]
+    assert m.setup == replace(TINY[name], seed=4)
+    assert replace(m, notes=seen[0].notes).as_dict() == json.loads(json.dumps(seen[0].as_dict())) | {
+        "setup": m.as_dict()["setup"]
+    }
     assert [vars(claim) for claim in experiment.judge(m)] == record["claims"]
     assert json.loads(json.dumps([table.rows for table in experiment.tables(m)])) == [
         table["rows"] for table in record["tables"]
@@ -131,26 +127,21 @@ def test_writes_numbers_and_a_page(
 @needs_torch
 def test_models_are_run_beyond_their_layers_in_both_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LRPCA_DATA", raising=False)
-    seen: list[tuple[str, Any, Any]] = []
-    real = models.run_model
+    entered: list[Method] = []
+    real = methods.run_all
 
-    def look(label: str, schedule: Any, problem: Any, *arguments: Any, **options: Any) -> Run:
-        seen.append((label, schedule, problem.Y.dtype))
-        return real(label, schedule, problem, *arguments, **options)
+    def look(some: list[Method], *arguments: Any) -> Measurement:
+        entered.extend(some)
+        return real(some, *arguments)
 
-    monkeypatch.setattr(models, "run_model", look)
+    monkeypatch.setattr(methods, "run_all", look)
     setup = replace(TINY["models"], repeat=1, seed=4)
     m = models.measure(setup, silent)
-    schedules = {label: schedule for label, schedule, _ in seen}
-    assert {label for label, _, dtype in seen if dtype == np.float32} == {"RNN, single precision"} | {
-        "FRMNN, single precision"
-    }
-    assert {label: len(m.ran(label, setup.base)[0].errors) for label in ("FNN", "RNN", "FRMNN")} == {
-        "FNN": 16,
-        "RNN": 20,
-        "FRMNN": 20,
-    }
-    assert m.ran("FNN", setup.base)[0].reason == "schedule_end"
+    schedules = {method.label: method.arguments[setup.base]["schedule"] for method in entered}
+    assert {method.label for method in entered if method.single} == {"RNN, single precision", "FRMNN, single precision"}
+    lengths = {label: len(m.of(label, setup.base)[0].errors) for label in ("FNN", "RNN", "FRMNN")}
+    assert lengths == {"FNN": 16, "RNN": 20, "FRMNN": 20}
+    assert m.of("FNN", setup.base)[0].reason == "schedule_end"
     frmnn = schedules["FRMNN"]
     assert frmnn.layers == 10 and frmnn.floor is None and schedules["FRMNN, floor"].floor == 2.0
     off = schedules["FRMNN, φ halved"]
@@ -160,24 +151,10 @@ def test_models_are_run_beyond_their_layers_in_both_precisions(monkeypatch: pyte
 
 
 @needs_torch
-def test_the_same_seed_gives_the_same_numbers(remembered: dict[Any, Any]) -> None:
-    setup = replace(TINY["numbers"], repeat=1, seed=4)
-    first = numbers.measure(setup, silent)
-    other = numbers.measure(replace(setup, seed=5), silent)
-    kept = dict(remembered)
-    remembered.clear()
-    again = numbers.measure(setup, silent)
-    remembered.update(kept)
-    assert first.runs == again.runs
-    assert [replace(t, seconds=0) for t in first.trainings] == [replace(t, seconds=0) for t in again.trainings]
-    assert other.trainings[0].thresholds != first.trainings[0].thresholds
-
-
-@needs_torch
 def test_thresholds_of_the_theorem() -> None:
     m = numbers.measure(replace(TINY["numbers"], repeat=1, seed=4), silent)
     (followed,), setting = m.runs, m.setup.base
-    problem = learning.draw_problem(setting, 4)
+    problem = setting.draw(4)
     assert len(followed.theorem) == numbers.LAYERS + 1
     assert followed.theorem[0] == pytest.approx(np.abs(problem.X).max(), rel=1e-3)
     U, values, Vh = np.linalg.svd(np.clip(problem.Y, *(sign * m.trainings[0].thresholds[0] for sign in (-1, 1))))
@@ -187,26 +164,19 @@ def test_thresholds_of_the_theorem() -> None:
 
 @needs_torch
 def test_generalisation_runs_base_models_and_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[tuple[str, Setting, str]] = []
     used: dict[tuple[str, Setting], Any] = {}
-    real = generalisation.train
 
-    def look(label: str, setting: Setting, *arguments: Any, **options: Any) -> Any:
-        trained.append((label, setting, options["form"]))
-        return real(label, setting, *arguments, **options)
-
-    def note(label: str, schedule: Any, problem: Any, setting: Setting, seed: int, **_: Any) -> Run:
-        used[label, setting] = schedule
-        assert problem.Y.shape == (setting.n, setting.n) and problem.rank == setting.rank
-        return run(label, falling(3), setting)
+    def note(method: Method, problem: Any, setting: Setting, seed: int, rule: Rule) -> Run:
+        used[method.label, setting] = method.arguments[setting]["schedule"]
+        assert problem.rank == setting.rank
+        return run(method.label, falling(3), setting)
 
     monkeypatch.delenv("LRPCA_DATA", raising=False)
-    monkeypatch.setattr(generalisation, "train", look)
-    monkeypatch.setattr(generalisation, "run_model", note)
+    monkeypatch.setattr(methods, "run_method", note)
     setup = replace(TINY["generalisation"], seed=4)
-    generalisation.measure(setup, silent)
+    m = generalisation.measure(setup, silent)
     base, other = setup.settings
-    assert len(trained) == 4 and {form for _, _, form in trained} == {"adaptive", "paper"}
+    assert len(m.trainings) == 4 and len(used) == 8
     for label in generalisation.FORMS:
         assert used[label, base] is used[label, other] is used[label + ", retrained", base]
         assert used[label + ", retrained", other] is not used[label, base]
@@ -225,11 +195,6 @@ def test_without_torch_says_what_to_install(tmp_path: Path) -> None:
 
 
 # --- the paper's way, timed --------------------------------------------------------------------------------
-
-
-def test_steps_are_spread_over_the_stages() -> None:
-    assert training_time.spread([500, 1000, 500], 8) == {0: 2, 1: 4, 2: 2}
-    assert training_time.spread([10, 10, 10], 2) == {0: 1, 2: 1}
 
 
 @needs_torch
@@ -311,19 +276,7 @@ def test_claims_on_the_time_of_training() -> None:
     assert claims((10.0, 100.0, 13.0))["does not depend"] == [False]
 
 
-def test_the_table_of_training_times_is_the_papers() -> None:
-    settings = EXPERIMENTS["training-time"].full.settings
-    labels = (training_time.ADAPTIVE, training_time.PAPER_FORM, training_time.PAPER_WAY)
-    m = measured(*(training(label, s, 2.0) for s in settings for label in labels), settings=settings)
-    rows = {row[0]: row[1:] for row in training_time.tables(m)[0].rows}
-    assert [rows[str(s)][0] for s in settings] == [1208, 1209, 1208, 1615, 2405, 1236, 1249]
-    assert rows[str(BASE)][1:] == [2.0, 2.0, 2.0, 604.0, 1.0]
-    other = replace(m, setup=replace(m.setup, settings=(Setting(50),)), trainings=())
-    other = replace(other, trainings=tuple(training(label, Setting(50)) for label in labels))
-    assert [row[-1] for row in training_time.tables(other)[1].rows] == [1208, 1209, 1208, 1615, 2405, 1236, 1249]
-
-
-def of_generalisation(base: dict[Setting, int | None], again: dict[Setting, int | None]) -> LearningMeasurement:
+def of_generalisation(base: dict[Setting, int | None], again: dict[Setting, int | None]) -> Measurement:
     runs = [
         run(form + suffix, falling(count) if count else (0.1,), setting)
         for form in generalisation.FORMS
@@ -355,17 +308,6 @@ def test_claims_on_generalisation() -> None:
     assert claims((7, None, 10), (7, 5, 8)) == [False, True, False]
 
 
-def test_the_table_on_generalisation_counts_as_the_paper_does() -> None:
-    settings = EXPERIMENTS["generalisation"].full.settings
-    m = of_generalisation(dict.fromkeys(settings, 3), dict.fromkeys(settings, 4))
-    rows = {row[0]: row[1:] for row in generalisation.tables(m)[0].rows}
-    assert rows["the paper, base model"] == [8, 7, 7, 10, 11] and rows["the paper, retrained"] == [8, 6, 5, 8, 9]
-    assert rows[generalisation.ADAPTIVE] == [4] * 5 and rows[generalisation.ADAPTIVE + ", retrained"] == [5] * 5
-    small = of_generalisation({Setting(50): None}, {Setting(50): 4})
-    first, second = generalisation.tables(small)[:2]
-    assert first.rows[0][1:] == [8, 7, 7, 10, 11] and second.rows[0] == [generalisation.PAPER_FORM, None]
-
-
 @pytest.mark.parametrize(
     ("thresholds", "steps", "expected"),
     [
@@ -380,61 +322,14 @@ def test_claims_on_what_is_learned(thresholds: list[float], steps: list[float], 
     assert verdicts(numbers.claims(measured(t)), numbers.OURS) == expected
 
 
-def test_learned_numbers_go_on_by_the_recurrence() -> None:
-    t = training(numbers.OURS, thresholds=(8.0, 4.0, 2.0), step_sizes=(0.0, 1.0, 0.9), tail=(0.5, 0.1))
-    thresholds, steps = numbers.learned(t)
-    assert thresholds[:5] == pytest.approx([8.0, 4.0, 2.0, 0.2, 0.02]) and steps[:4] == pytest.approx(
-        [1.0, 0.9, 0.45, 0.225]
-    )
-    assert len(thresholds) == 17 and len(steps) == 16
-    table = numbers.tables(measured(t))
-    assert table[0].rows[0] == [0, "8.00e+00"] and table[1].rows[1] == [2, 0.9] and table[2].rows[0][-1] == "1, 2"
-
-
-def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, monkeypatch)
-    t = numbers._as_training(published_model(0.1), BASE)
-    assert t.thresholds[:2] == pytest.approx((1e-2, 1e-2 * 0.6)) and len(t.thresholds) == 17
-    assert published_model(0.2) is None
-    assert published_note([0.1]).startswith("The published models are run")
-    assert "at α = 0.2: none was found; set LRPCA_DATA" in published_note([0.1, 0.2])
-
-
 def test_errors_after_an_iteration() -> None:
     done, ended = run("", (1e-1, 1e-6), reason="callback"), run("", (1e-1, 1e-2), reason="schedule_end")
-    assert learning.error_after([done], 5) == 1e-6 and learning.error_after([ended], 5) is None
-    assert learning.error_after([done, ended, run("", (1.0, 1.0))], 2) == 1e-2
-    assert learning.error_after([run("", ())], 1) is None
-    assert iterations_to(done.errors, 1e-9) == math.inf
 
+    def after(iteration: int, *runs: Run) -> float | None:
+        return measured(*runs).error_after(iteration, "", BASE)
 
-@pytest.mark.parametrize("name", TINY)
-def test_pages_need_neither_torch_nor_the_published_models(name: str) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra plot")
-    experiment = EXPERIMENTS[name]
-    record = {"command": "lrpca reproduce", "hardware": {"cores": 2, "processor": "x"}, "versions": {}, "date": ""}
-    m = made_up(name)
-    record |= {"claims": [vars(c) for c in experiment.judge(m)], "tables": [vars(t) for t in experiment.tables(m)]}
-    page = compose(experiment, {**record, **m.as_dict()}).html()
-    assert experiment.title in page and page.count("<caption>") == len(record["tables"])
-    assert not experiment.is_small(m.setup) and all(claim["confirmed"] is not None for claim in record["claims"])
-
-
-def made_up(name: str) -> LearningMeasurement:
-    """Return a whole measurement, as large as the full form."""
-    setup = EXPERIMENTS[name].full
-    tail = {"thresholds": tuple(0.5**k for k in range(11)), "step_sizes": (0.0, *[1.0] * 10), "tail": (1.0, 0.5)}
-    if name == "models":
-        labels = [models.FNN, models.RNN, models.FRMNN, models.RNN + models.SINGLE, models.FRMNN + models.SINGLE]
-        records: list[Run | Training] = [run(label, falling(30)) for label in (*labels, models.FLOORED, models.OFF)]
-    elif name == "training-time":
-        labels = [training_time.ADAPTIVE, training_time.PAPER_FORM, training_time.PAPER_WAY]
-        records = [training(label, setting) for label in labels for setting in setup.settings]
-    elif name == "generalisation":
-        records = list(of_generalisation(dict.fromkeys(setup.settings, 3), dict.fromkeys(setup.settings, 3)).runs)
-    else:
-        records = [training(numbers.OURS, setting, **tail) for setting in setup.settings]
-    return replace(measured(*records), setup=setup)
+    assert after(5, done) == 1e-6 and after(5, ended) is None
+    assert after(2, done, ended, run("", (1.0, 1.0))) == 1e-2 and after(1, run("", ())) is None
 
 
 def publish(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from lrpca.bench import judging
-from lrpca.bench.contest import Contest, Entry, compete, parse_specs
+from lrpca.bench.contest import Conditions, compete, parse_specs
 from lrpca.bench.real_matrices import Real
-from lrpca.testing import Case, grid, planted
+from lrpca.testing import Case, planted
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case("easy", "a small one", {"shape": (60, 50), "rank": 2}, rank=2)
 GAPS = Case("missing entries", "with gaps", {"shape": (60, 50), "rank": 2, "missing": 0.2}, rank=2)
-NAMES = ("grid_tables", "arena_scenarios", "arena", "bench_pcp", "real_data")
+NAMES = ("grid", "arena", "real_data")
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,6 @@ def scripts() -> Iterator[SimpleNamespace]:
 
 
 # The grid
-
-
-def test_names_of_cases_are_their_own() -> None:
-    """Seeds come from names, --cases chooses by them, and the ablation lists them."""
-    names = [case.name for case in grid()]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def _judged(name: str, low_rank: Any, converged: bool | None) -> Any:
@@ -60,7 +54,7 @@ def test_solver_that_lies_is_counted(scripts: SimpleNamespace) -> None:
     assert overflown.false_converged and overflown.error is None
     close = _judged("close", X * (1 + 5e-4), True)
     assert not close.recovered and not close.false_converged
-    table = scripts.grid_tables.summary([honest, liar, overflown, modest, silent])
+    table = scripts.grid.summary([honest, liar, overflown, modest, silent])
     column = table.columns.index("false converged")
     assert {row[0]: row[column] for row in table.rows} == {"honest": 0, "liar": 2, "modest": 0, "silent": None}
 
@@ -93,7 +87,7 @@ def test_solvers_of_the_grid() -> None:
 def test_ablation_names_the_problems_that_a_rule_wins(scripts: SimpleNamespace) -> None:
     X = CASE.problem().X
     records = [_judged("lrpca", X, True), _judged("without one", 0 * X, True)]
-    costs, reasons, changes = scripts.grid_tables.ablation({"one": "why"}, "without ", records, [], [])
+    costs, reasons, changes = scripts.grid.ablation({"one": "why"}, records, [], [])
     assert [row[:4] for row in costs.rows] == [["nothing left out", 1, 1, 0], ["one", 1, 0, 1]]
     assert reasons.rows == [["one", "why", 1, 0]] and changes.rows == [["one", "lost", "a small one"]]
 
@@ -127,66 +121,25 @@ def test_goals_are_ratios_within_rounds_and_bounds_are_called_bounds(scripts: Si
     assert scripts.arena.is_met(rows["pyrpca"] | {"ratio": 20.0}) is None
 
 
-def test_rounds_give_the_entry_of_median_time(scripts: SimpleNamespace) -> None:
-    def contest(spec: str, seconds: float | None) -> Contest:
-        return Contest({}, {}, [Entry(spec, spec, "", "converged", seconds_to_target=seconds, error=1e-9)])
-
-    times = (("lrpca", 5.0), ("pyrpca", 9.0), ("lrpca", 1.0), ("lrpca", None), ("lrpca", 3.0))
-    entries, rounds = scripts.arena.merge([contest(*pair) for pair in times])
-    assert [(entry.spec, entry.seconds_to_target) for entry in entries] == [("lrpca", 3.0), ("pyrpca", 9.0)]
-    assert rounds == {"lrpca": [5.0, 1.0, None, 3.0]}
-
-
 def test_reads_are_counted_until_the_target_and_no_further(scripts: SimpleNamespace) -> None:
     problem = planted((120, 100), rank=2)
-    entry = compete(problem, "accaltproj:gamma=0.5", threads=1)["accaltproj:gamma=0.5"]
+    entry = compete(problem, "accaltproj:gamma=0.5", Conditions(threads=1))["accaltproj:gamma=0.5"]
     near, far = (scripts.arena.count_reads(problem, entry, target, None) for target in (1e-2, 1e-6))
     steps = [scripts.arena.iterations_to(entry, target) for target in (1e-2, 1e-6)]
     assert 0 < steps[0] < steps[1] and far - near == steps[1] - steps[0]
     assert scripts.arena.count_reads(problem, entry, 1e-30, None) is None
 
 
-def test_scenarios_can_be_made_small_and_name_contestants_that_exist(scripts: SimpleNamespace) -> None:
-    for scenario in scripts.arena_scenarios.SCENARIOS.values():
+def test_scenarios_can_be_made_small_and_name_methods_that_exist(scripts: SimpleNamespace) -> None:
+    for scenario in scripts.arena.SCENARIOS.values():
         assert "lrpca" in scenario.contestants and parse_specs(scenario.contestants)
         small = scenario.small()
         assert {"lrpca"} < set(small.contestants) <= set(scenario.contestants)
         if scenario.arguments:
-            problem = small.make()
-            assert max(problem.Y.shape) <= 240 and f"{problem.Y.shape[0]} x {problem.Y.shape[1]}" in small.title
-            assert f"rank {problem.rank}" in small.title and (small.rank or problem.rank) >= problem.rank
+            assert max(small.arguments["shape"]) <= 240 and small.title != scenario.title
 
 
 # Principal component pursuit
-
-
-def _contest(**seconds: Any) -> Contest:
-    entries = []
-    for spec, (whole, status) in zip(("pcp:algorithm=ialm", "pyrpca", "tensorly"), seconds.values(), strict=True):
-        arrived = whole / 2 if status == "converged" else None
-        facts = {"seconds": whole, "seconds_per_iteration": whole / 10, "seconds_to_target": arrived, "iterations": 10}
-        entries.append(Entry(spec, spec.partition(":")[0], "", status, error=1e-8, **facts))
-    return Contest({}, {"threads": 1}, entries)
-
-
-def test_pursuits_are_compared_within_rounds(scripts: SimpleNamespace) -> None:
-    rounds = [(1.0, 20.0), (2.0, 60.0), (4.0, 100.0)]
-    contests = [_contest(a=(a, "converged"), b=(b, "converged"), c=(b, "converged")) for a, b in rounds]
-    ours, rival, _ = scripts.bench_pcp.speed_table({1000: contests}, 300.0).rows
-    assert ours[2:6] == [10, 200, 2, 1] and ours[7:10] == [1, 1, 1]
-    assert rival[2:6] == [10, 6000, 60, 30] and rival[7:10] == [25, 25, 25]
-    assert [row[3] for row in scripts.bench_pcp.goal_rows({1000: contests})] == [True] * 4
-
-
-def test_pursuit_over_the_limit_has_a_lower_bound(scripts: SimpleNamespace) -> None:
-    contests = [_contest(a=(2.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
-    _, late, quick = scripts.bench_pcp.speed_table({3000: contests}, 300.0).rows
-    assert late[4] == late[5] == "over 300 s after 10 iterations" and late[8:10] == ["at least 150", "at least 301"]
-    assert quick[7:10] == [0.5, 0.5, 0.5]
-    assert [row[3] for row in scripts.bench_pcp.goal_rows({3000: contests})] == [True, True, False, False]
-    # A bound below one says nothing.
-    slow = [_contest(a=(400.0, "converged"), b=(301.0, "time limit"), c=(1.0, "converged"))]
-    assert scripts.bench_pcp.goal_rows({3000: slow})[1][3] is None
 
 
 # Real data
@@ -219,19 +172,6 @@ def test_solver_never_sees_what_is_held_out(scripts: SimpleNamespace, dtype: Any
     spoiled[task.rows, task.columns] = 255
     clean, other = (scripts.real_data.decompose(_task(scripts, data), 3)[1] for data in (Y, spoiled))
     np.testing.assert_array_equal(clean.low_rank, other.low_rank)
-
-
-def test_part_keeps_values_and_their_roles_together(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts.real_data, "PART", (20, 30))
-    Y = np.arange(50 * 60, dtype=float).reshape(50, 60)
-    task = _task(scripts, Y)
-    part = task.part()
-    assert part.real.Y.shape == (20, 30)
-    i, j = np.divmod(part.real.Y.astype(int), 60)
-    np.testing.assert_array_equal(part.shown, task.shown[i, j])
-    held = set(zip(task.rows, task.columns, strict=True))
-    assert {(int(i[a, b]), int(j[a, b])) for a, b in zip(part.rows, part.columns, strict=True)} <= held
-    assert part.shown.sum() + len(part.rows) == part.real.Y.size
 
 
 def test_svd_fills_missing_entries_by_itself(scripts: SimpleNamespace) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.measurement import Setup
+from lrpca.bench.experiments.measurement import Setup, shares
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
 from lrpca.cli.console import ExitCode
@@ -23,9 +23,8 @@ from lrpca.cli.console import ExitCode
 pytest.importorskip("typer", reason="needs the extra cli")
 Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")
 # Those that compare solvers; what is measured of learning is in test_experiments_learning.py.
-COMPARISONS = [name for name, experiment in EXPERIMENTS.items() if isinstance(experiment.full, Setup)]
-LEARNING = [name for name in EXPERIMENTS if name not in COMPARISONS]
-TINY = Setup(n=60, alphas=(0.1, 0.2), repeat=2, max_iter=12, tuning_n=60, tuning_iterations=4)
+COMPARISONS, LEARNING = list(EXPERIMENTS)[:4], list(EXPERIMENTS)[4:]
+TINY = Setup(shares(60, 0.1, 0.2), repeat=2, max_iter=12, tuning_n=60, tuning_iterations=4)
 
 
 @pytest.fixture
@@ -36,8 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(methods, name, values)
     for name in COMPARISONS:
         experiment = EXPERIMENTS[name]
-        alphas = experiment.quick.alphas[:2]
-        monkeypatch.setitem(EXPERIMENTS, name, replace(experiment, quick=replace(TINY, alphas=alphas)))
+        settings = tuple(replace(setting, n=60) for setting in experiment.quick.settings[:2])
+        monkeypatch.setitem(EXPERIMENTS, name, replace(experiment, quick=replace(TINY, settings=settings)))
     return tmp_path
 
 
@@ -58,8 +57,8 @@ def test_writes_numbers_and_a_page(name: str, folder: Path, capsys: pytest.Captu
     assert sorted(file.name for file in (folder / "deep" / "out").iterdir()) == [f"{name}.html", f"{name}.json"]
     record = json.loads((folder / "deep" / "out" / f"{name}.json").read_text(encoding="utf-8"))
     assert record["command"] == f"lrpca reproduce {name} --quick --seed 4" and record["quick"] is True
-    assert {"hardware", "versions", "date", "tables", "notes", "claims", "trials"} <= set(record)
-    assert record["setup"]["seed"] == 4 and {trial["seed"] for trial in record["trials"]} == {4, 5}
+    assert {"hardware", "versions", "date", "tables", "notes", "claims", "runs"} <= set(record)
+    assert record["setup"]["seed"] == 4 and {run["seed"] for run in record["runs"]} == {4, 5}
     assert record["hardware"]["cores"] >= 1 and "numba" in record["versions"]
     page = (folder / "deep" / "out" / f"{name}.html").read_text(encoding="utf-8")
     check_page(page, record)
@@ -67,7 +66,7 @@ def test_writes_numbers_and_a_page(name: str, folder: Path, capsys: pytest.Captu
     for claim in record["claims"]:
         assert claim["measured"] in out
     first = out.splitlines()[0]
-    assert "(small form)" in first and "held against this library's solvers" in first
+    assert "(small form)" in first and "compared with this library's solvers" in first
     assert out.count("cannot tell: small form") == len(record["claims"])
     assert "problem 1 of 2" in err and str(folder) not in page + json.dumps(record)
 
@@ -85,7 +84,7 @@ def check_page(page: str, record: dict) -> None:
     for claim in record["claims"]:
         assert claim["confirmed"] is None
         assert f"cannot tell: small form {claim['of']} {claim['paper']} {claim['measured']}" in text
-    assert "measured again (small form)" in text and "held against this library's solvers" in text
+    assert "measured again (small form)" in text and "compared with this library's solvers" in text
     assert "small form" in text and record["command"] in text and record["hardware"]["processor"] in text
 
 
@@ -101,7 +100,7 @@ def test_repeat_and_a_second_run_in_the_same_folder(folder: Path, capsys: pytest
         assert main([*command, *force]) == ExitCode.DONE
         record = json.loads((folder / "iteration-time.json").read_text(encoding="utf-8"))
         assert record["setup"]["repeat"] == int(repeat) and f"--repeat {repeat}" in record["command"]
-        assert {trial["seed"] for trial in record["trials"]} == set(range(int(repeat)))
+        assert {run["seed"] for run in record["runs"]} == set(range(int(repeat)))
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
         capsys.readouterr()
         assert main(command) == ExitCode.OUTPUT
@@ -114,7 +113,7 @@ def test_the_same_seed_gives_the_same_errors(folder: Path) -> None:
     for name in ("one", "two"):
         assert main(["reproduce", "convergence", "--quick", "--repeat", "1", "-o", name]) == ExitCode.DONE
         record = json.loads((folder / name / "convergence.json").read_text(encoding="utf-8"))
-        found.append([(trial["label"], trial["alpha"], trial["errors"]) for trial in record["trials"]])
+        found.append([(run["label"], run["setting"], run["errors"]) for run in record["runs"]])
     assert found[0] == found[1]
 
 

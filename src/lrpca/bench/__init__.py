@@ -1,4 +1,4 @@
-"""Measuring: comparisons of methods, and the paper's experiments."""
+"""Comparisons of methods, and the paper's experiments."""
 
 import importlib
 from types import ModuleType

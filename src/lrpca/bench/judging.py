@@ -1,4 +1,4 @@
-"""Solvers on problems whose truth is known: one record for every problem, judged by the rules of the grid."""
+"""Solvers on problems whose truth is known: one record for every problem, judged by the rules of `lrpca.testing`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.bench.contest.calls import Task, solve
-from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.contest.methods import OTHERS, Task, solve
 from lrpca.bench.measuring import clock, data_folder
 from lrpca.decompose import decompose
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
@@ -29,12 +28,12 @@ Solver = Callable[[Any, int], "Answer"]
 
 
 class TimeLimitError(RuntimeError):
-    """A solver took longer than it was given."""
+    """A solver took longer than allowed."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a solver says; None where it does not tell whether it converged, or does not count."""
+    """What a solver returns; None where it gives no verdict or does not count."""
 
     low_rank: Any
     converged: bool | None
@@ -45,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Record:
-    """How one solver did on one problem: None where there is no answer, or none that is finite."""
+    """How one solver did on one problem; None where there is no answer, or it is not finite."""
 
     kind: str
     case: str
@@ -77,63 +76,6 @@ class PublishedRecord:
     seconds: float
 
 
-# ------------------------------------------------------------------------------------------------ solvers
-
-
-def solvers() -> list[str]:
-    """Return the solvers that are present, ours first."""
-    others = [method for method in METHODS if method != DEFAULT]
-    return [DEFAULT, *others, *([PCP] if RIVALS[PCP].version() else []), SVD]
-
-
-def solver(name: str, limit: float = math.inf) -> Solver:
-    """Return a solver by its name, or the default by ``without <rule>``; `limit` is in seconds."""
-    if name == PCP:
-        return lambda Y, rank: pursue(Y, limit)
-    if name == SVD:
-        return truncated_svd
-    deadline: list[float] = []
-
-    def late(state: object) -> None:
-        if name in METHODS and name != DEFAULT and time.perf_counter() > deadline[0]:
-            raise TimeLimitError(name)
-
-    def run(Y: Any, rank: int) -> Answer:
-        deadline[:] = [time.perf_counter() + limit]
-        d = decompose(Y, rank, callback=late, **_settings(name))
-        return Answer(d.low_rank, d.converged, d.reason, d.n_iter, d.n_reads)
-
-    return run
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """Return what `decompose` is told for a method or for the default without a rule."""
-    return {"options": {"without": [name.removeprefix(WITHOUT)]}} if name.startswith(WITHOUT) else {"method": name}
-
-
-def pursue(Y: Any, limit: float) -> Answer:
-    """Run pyrpca as the arena does: PCP by the inexact augmented Lagrangian, its defaults, λ = 1/√max(n1, n2)."""
-    deadline = time.perf_counter() + limit
-    answer = solve(
-        Task(PCP, min(Y.shape)), np.asarray(Y, dtype=np.float64), lambda answer: time.perf_counter() > deadline
-    )
-    if answer.reason == "callback":
-        raise TimeLimitError(PCP)
-    return Answer(answer.low_rank, answer.converged, answer.reason, answer.iterations)
-
-
-def truncated_svd(Y: Any, rank: int) -> Answer:
-    """Return the best fit of that rank in least squares, missing entries first filled by their column's mean."""
-    missing = np.isnan(Y)
-    counts = np.maximum((~missing).sum(axis=0), 1)
-    filled = np.where(missing, np.where(missing, 0.0, Y).sum(axis=0) / counts, Y)
-    U, values, Vt = np.linalg.svd(filled, full_matrices=False)
-    return Answer((U[:, :rank] * values[:rank]) @ Vt[:rank], None, "–")
-
-
-# ------------------------------------------------------------------------------------------------ runs
-
-
 @dataclass(frozen=True)
 class GridJob:
     """One problem and the names of the solvers to run on it."""
@@ -151,6 +93,56 @@ class PublishedJob:
     rank: int
     outlier_fraction: float
     solvers: Sequence[str]
+
+
+def solvers() -> list[str]:
+    """Return the solvers that are installed, ours first."""
+    others = [method for method in METHODS if method != DEFAULT]
+    return [DEFAULT, *others, *([PCP] if OTHERS[PCP].version() else []), SVD]
+
+
+def solver(name: str, limit: float = math.inf) -> Solver:
+    """Return a solver by its name, or the default by ``without <rule>``; `limit` is in seconds."""
+    if name == PCP:
+        return lambda Y, rank: pursue(Y, limit)
+    if name == SVD:
+        return truncated_svd
+
+    def run(Y: Any, rank: int) -> Answer:
+        began = time.perf_counter()
+
+        def watch(state: object) -> None:
+            if name in METHODS and name != DEFAULT and time.perf_counter() - began > limit:
+                raise TimeLimitError(name)
+
+        d = decompose(Y, rank, callback=watch, **_settings(name))
+        return Answer(d.low_rank, d.converged, d.reason, d.n_iter, d.n_reads)
+
+    return run
+
+
+def _settings(name: str) -> dict[str, Any]:
+    """Return the arguments of `decompose` for a method or for the default without a rule."""
+    return {"options": {"without": [name.removeprefix(WITHOUT)]}} if name.startswith(WITHOUT) else {"method": name}
+
+
+def pursue(Y: Any, limit: float) -> Answer:
+    """Run pyrpca as `lrpca bench` does: PCP by the inexact augmented Lagrangian, its defaults, λ = 1/√max(n1, n2)."""
+    deadline = time.perf_counter() + limit
+    look = lambda answer: time.perf_counter() > deadline  # noqa: E731
+    answer = solve(Task(PCP, min(Y.shape)), np.asarray(Y, dtype=np.float64), look)
+    if answer.reason == "callback":
+        raise TimeLimitError(PCP)
+    return Answer(answer.low_rank, answer.converged, answer.reason, answer.iterations)
+
+
+def truncated_svd(Y: Any, rank: int) -> Answer:
+    """Return the best fit of that rank in least squares, missing entries first filled by their column's mean."""
+    missing = np.isnan(Y)
+    counts = np.maximum((~missing).sum(axis=0), 1)
+    filled = np.where(missing, np.where(missing, 0.0, Y).sum(axis=0) / counts, Y)
+    U, values, Vt = np.linalg.svd(filled, full_matrices=False)
+    return Answer((U[:, :rank] * values[:rank]) @ Vt[:rank], None, "–")
 
 
 def dense_cases(densities: Sequence[float]) -> list[Case]:
@@ -174,7 +166,12 @@ def judge(case: Case, repeat: int, problem: Problem, name: str, function: Solver
             warnings.simplefilter("ignore")
             answer = function(problem.Y.copy(), case.rank)
     except Exception as failure:
-        return Record(*about, None, problem.oracle_error, False, None, False, _no_answer(failure, problem, limit))
+        ended = f"{type(failure).__name__}: {failure}"
+        if isinstance(failure, TimeLimitError):
+            ended = f"time limit, {limit:g} s"
+        elif isinstance(failure, ValueError | NotImplementedError) and not problem.observed.all():
+            ended = "refuses NaN"
+        return Record(*about, None, problem.oracle_error, False, None, False, ended)
     seconds = time.perf_counter() - began
     error = problem.error(answer.low_rank)
     return Record(
@@ -191,12 +188,7 @@ def judge(case: Case, repeat: int, problem: Problem, name: str, function: Solver
     )
 
 
-def _no_answer(failure: Exception, problem: Problem, limit: float) -> str:
-    if isinstance(failure, TimeLimitError):
-        return f"time limit, {limit:g} s"
-    if isinstance(failure, ValueError | NotImplementedError) and not problem.observed.all():
-        return "refuses NaN"
-    return f"{type(failure).__name__}: {failure}"
+# ------------------------------------------------------------------------------------------------ published problems
 
 
 def read_published(rank: int, outlier_fraction: float) -> tuple[Any, Any]:
@@ -224,22 +216,28 @@ def published_jobs(names: Sequence[str]) -> list[PublishedJob]:
 def run_published(job: PublishedJob) -> list[PublishedRecord]:
     """Run every method of a job on a published problem, with the error after each pass."""
     Y, X = read_published(job.rank, job.outlier_fraction)
-    return [_follow(job, name, Y, X) for name in job.solvers]
+    found = []
+    for name in job.solvers:
+        settings = {"schedule": published_model(job.outlier_fraction)} if name == PUBLISHED_MODEL else _settings(name)
+        errors, d = errors_by_pass(Y, X, job.rank, settings)
+        reached = [passes_to(errors, goal) for goal in MILESTONES]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seconds, _ = clock(lambda: decompose(Y, job.rank, **settings))  # noqa: B023
+        error = float(np.linalg.norm(d.L.astype(float) @ d.R.astype(float).T - X) / np.linalg.norm(X))
+        about = (job.rank, job.outlier_fraction, name)
+        found.append(PublishedRecord(*about, reached, d.n_iter, d.n_reads, d.converged, error, seconds))
+    return found
 
 
-def _follow(job: PublishedJob, name: str, Y: Any, X: Any) -> PublishedRecord:
+def errors_by_pass(Y: Any, X: Any, rank: int, settings: dict[str, Any]) -> tuple[list[float], Any]:
+    """Return the error after each pass of a call of `decompose`, and its result."""
     errors: list[float] = []
     norm = np.linalg.norm(X)
-    keywords = {"schedule": published_model(job.outlier_fraction)} if name == PUBLISHED_MODEL else _settings(name)
+    watch = lambda state: errors.append(float(np.linalg.norm(state.L @ state.R.T - X) / norm))  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        watch = lambda state: errors.append(float(np.linalg.norm(state.L @ state.R.T - X) / norm))  # noqa: E731
-        d = decompose(Y, job.rank, callback=watch, **keywords)
-        seconds, _ = clock(lambda: decompose(Y, job.rank, **keywords))
-    error = float(np.linalg.norm(d.L.astype(float) @ d.R.astype(float).T - X) / norm)
-    reached = [passes_to(errors, goal) for goal in MILESTONES]
-    about = (job.rank, job.outlier_fraction, name)
-    return PublishedRecord(*about, reached, d.n_iter, d.n_reads, d.converged, error, seconds)
+        return errors, decompose(Y, rank, callback=watch, **settings)
 
 
 def passes_to(errors: Sequence[float], goal: float) -> int | None:

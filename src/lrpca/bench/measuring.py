@@ -1,14 +1,15 @@
-"""Timing in shuffled rounds, processes of their own, command lines, tables and result files: what benchmarks share.
+"""Timing in shuffled rounds, new processes, command lines, tables and result files: what benchmarks share.
 
-Times on a shared machine drift, and on a virtual one they jump: its cores may be moved to other physical ones within
-seconds, which changes memory bandwidth and arithmetic by factors of two. So functions are never timed one after the
-other. Each round times every function once, in shuffled order, and directly before each the probes (what the machine
-can do at that moment). Reported are medians, and medians of ratios between neighbours in time.
+Times on a shared machine drift, and on a virtual one they jump by factors of two, as its cores are moved to other
+physical ones. So each round times every function once, in shuffled order, and directly before each the probes (what
+the machine can do at that moment). Reported are medians, and medians of ratios between neighbours in time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -28,16 +29,9 @@ import numpy as np
 from lrpca.core import environment
 from lrpca.files.atomic import replacing
 
-# Worker threads of OpenMP spin for some milliseconds after their last task; nobody should pay for a predecessor's.
+# Worker threads of OpenMP spin for some milliseconds after their last task, which would slow the next function.
 _PAUSE = 0.02
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_FRESH = """
-import importlib, json, sys
-folder, module, name, given = sys.argv[1:]
-sys.path.insert(0, folder)
-answers, sys.stdout = sys.stdout, sys.stderr
-print(json.dumps(getattr(importlib.import_module(module), name)(*json.loads(given))), file=answers)
-"""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -102,11 +96,6 @@ def interleave(
     dict of str to Timing
         In the order of the functions.
 
-    Examples
-    --------
-    >>> times = interleave({"nothing": lambda: None, "nap": lambda: time.sleep(0.01)}, repeats=3)
-    >>> times["nap"].median > 0.009 > times["nothing"].median
-    True
     """
     probes = probes or {}
     for function in (*probes.values(), *functions.values()):
@@ -178,29 +167,51 @@ def _warm_up() -> None:
             decompose(planted((60, 50), rank=2, missing=missing).Y, 2)
 
 
-def call_fresh(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
-    """Call a function in a new process: start-up, peak memory and settings of the allocator belong to a process.
+def call_fresh(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function, defined at the top of a module, in a new process: peak memory belongs to a process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
-    Parameters
-    ----------
-    function : callable
-        Defined at the top of a script.
-    *arguments : object
-        What JSON can hold, as the answer.
-    environment : mapping, optional
-        Additions to the environment of the process.
+
+def memory_of(process: int | str, quantity: str = "VmRSS") -> int:
+    """Return the resident memory of a process in bytes, or its peak; 0 if it has ended or the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
+                if line.startswith(f"{quantity}:"):
+                    return 1024 * int(line.split()[1])
+        return 0
+    answer = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return 1024 * int(answer.stdout.strip() or 0)
+
+
+def begin_peak() -> int:
+    """Return the resident memory in bytes, and let the peak begin there where the system can.
+
+    Memory that is free but still held is given back first, so that what follows does not find it.
     """
-    file = Path(function.__code__.co_filename).resolve()
-    words = [str(file.parent), file.stem, function.__name__, json.dumps(arguments)]
-    return json.loads(run_fresh(_FRESH, *words, environment=environment))
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        if hasattr(library, "malloc_trim"):
+            library.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:  # another system, or not allowed
+        return peak_memory()
+    return memory_of("self")
 
 
-def run_fresh(code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run Python code in a new process and return what it printed."""
-    command = [sys.executable, "-c", code, *arguments]
-    path = os.pathsep.join(sys.path)
-    variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
-    return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+def peak_memory() -> int:
+    """Return the most resident memory so far, in bytes; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if Path("/proc/self/status").exists():
+        return memory_of("self", "VmHWM")
+    import resource
+
+    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 # ------------------------------------------------------------------------------------------------ command lines
@@ -351,7 +362,7 @@ def publish(
     packages : sequence of str
         Whose versions matter, beside the usual ones.
     extra : mapping, optional
-        What else the file shall hold, for those who make pages of it; it is not printed.
+        Further content of the file, for pages made from it; it is not printed.
     """
     took = f"The whole run took {time.perf_counter() - chosen.began:.0f} s. {chosen.load}"
     result = {
@@ -367,6 +378,37 @@ def publish(
         print(f"\n{table.caption}\n\n{render(table)}")
     print("\n" + "\n".join(f"- {note}" for note in (*notes, took)))
     store(chosen.file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def compact_json(content: Any, indent: str = "") -> str:
+    """Return JSON whose records are one line each, so that long lists stay readable.
+
+    Examples
+    --------
+    >>> print(compact_json({"name": "a", "runs": [{"k": 1, "errors": [1, 2]}, {"k": 2}]}))
+    {
+     "name": "a",
+     "runs": [
+      {"k": 1, "errors": [1, 2]},
+      {"k": 2}
+     ]
+    }
+    """
+    inner = indent + " "
+    if not _has_records(content):
+        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+    if isinstance(content, dict):
+        items = [f"{json.dumps(name)}: {compact_json(item, inner)}" for name, item in content.items()]
+    else:
+        items = [compact_json(item, inner) for item in content]
+    opened, closed = "{}" if isinstance(content, dict) else "[]"
+    return f"{opened}\n" + ",\n".join(inner + item for item in items) + f"\n{indent}{closed}"
+
+
+def _has_records(content: Any) -> bool:
+    if isinstance(content, dict):
+        return any(map(_has_records, content.values()))
+    return isinstance(content, list | tuple) and any(isinstance(item, dict | list | tuple) for item in content)
 
 
 def store(path: Path, text: str) -> None:
@@ -386,7 +428,7 @@ def render(table: Table) -> str:
        5  20.5
       10     –
     """
-    cells = [[*table.columns], *([_text(cell) for cell in row] for row in table.rows)]
+    cells = [[*table.columns], *([cell_text(cell) for cell in row] for row in table.rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     texts = [any(isinstance(row[i], str) for row in table.rows) for i in range(len(widths))]
     lines = (
@@ -399,7 +441,8 @@ def render(table: Table) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _text(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
+    """Return a cell of a table as text."""
     if cell is None:
         return "–"
     if isinstance(cell, bool):

@@ -21,7 +21,7 @@ def soft(D: Any, threshold: Any) -> Any:
 
 
 def plain(Y: Any, L: Any, R: Any, threshold: Any, kept: Any = None) -> tuple[Any, Any]:
-    """Return C R and Cᵀ L as everyone writes it: every matrix as a whole."""
+    """Return C R and Cᵀ L as published code computes them: every matrix as a whole."""
     D = Y - L @ R.T
     C = D - soft(D, threshold)
     return C @ R, C.T @ L

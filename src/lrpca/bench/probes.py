@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from lrpca.bench.contest.scoring import factored_error
 from lrpca.kernels.threads import thread_count
 
 _WIDTH = 512
@@ -108,10 +109,8 @@ class Planted:
         L: Any,  # (n, r)
         R: Any,  # (n, r)
     ) -> float:
-        """Return ‖L Rᵀ - U Vᵀ‖ / ‖U Vᵀ‖ from the factors, without cancellation: [L, -U] [R, V]ᵀ by two QRs."""
-        left, right = (np.linalg.qr(np.hstack(pair))[1] for pair in ((L, -self.U), (R, self.V)))
-        size = np.sqrt(np.sum((self.U.T @ self.U) * (self.V.T @ self.V)))
-        return float(np.linalg.norm(left @ right.T) / size)
+        """Return ‖L Rᵀ - U Vᵀ‖ / ‖U Vᵀ‖."""
+        return factored_error(L, R, self.U, self.V)
 
 
 def planted(n: int, *, rank: int, outlier_fraction: float, random_state: int = 0) -> Planted:

@@ -1,19 +1,19 @@
 """Real matrices, from a folder of videos and traffic counts that is not part of the project.
 
-The folder is named by LRPCA_DATA (``../shared/data`` beside the repository unless set). Each name has its loader; what
-is absent is left out, and `available` says so.
+The folder is named by LRPCA_DATA (``../shared/data`` beside the repository unless set). Files that are absent are left
+out, and `available` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import lrpca
 from lrpca.bench.measuring import data_folder
 
 # Frames are averaged over squares of 2 x 2 or 4 x 4 pixels until a clip has at most so many entries.
@@ -23,7 +23,7 @@ VIDEO, TRAFFIC = "video", "traffic"
 
 @dataclass(frozen=True)
 class Real:
-    """A matrix nobody made for us, rows being frames or pairs of places.
+    """A real matrix; its rows are frames or pairs of places.
 
     Attributes
     ----------
@@ -31,8 +31,6 @@ class Real:
         kind is "video" or "traffic".
     Y : ndarray (n1, n2)
         uint8 for video, float64 with NaN for traffic.
-    frame : tuple of int, optional
-        Height and width of the picture that a row of a video is.
     shrunk : int
         Side of the squares of pixels that were averaged; 1 where none were.
     """
@@ -40,7 +38,6 @@ class Real:
     name: str
     kind: str
     Y: Any
-    frame: tuple[int, int] | None = None
     shrunk: int = 1
 
     @property
@@ -53,8 +50,7 @@ def available(names: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Return the names whose files are there, and a message for each that is left out."""
     found, missing = [], []
     for name in names or SOURCES:
-        path = data_folder() / SOURCES[name][0]
-        if path.exists():
+        if (data_folder() / SOURCES[name][0]).exists():
             found.append(name)
         else:
             missing.append(f"{name} is left out: {SOURCES[name][0]} is not in the data folder (set LRPCA_DATA)")
@@ -85,36 +81,13 @@ def shrink(
     return np.round(squares.mean(axis=(1, 3))).astype(np.uint8)
 
 
-def _clip(name: str, path: Path, *, pattern: str | None = None) -> Real:
-    count, height, width = _extent(path, pattern)
+def _clip(name: str, path: Path) -> Real:
+    with lrpca.video.open_frames(path, grey=True) as reader:
+        frames = list(reader)
     side = 1
-    while count * (height // side) * (width // side) > MOST_ENTRIES:
+    while len(frames) * (frames[0].shape[0] // side) * (frames[0].shape[1] // side) > MOST_ENTRIES:
         side *= 2
-    frames = [shrink(frame, side) for frame in _frames(path, pattern)]
-    return Real(name, VIDEO, np.stack([frame.ravel() for frame in frames]), frames[0].shape, side)
-
-
-def _extent(path: Path, pattern: str | None) -> tuple[int, int, int]:
-    """Return number, height and width of the frames: as the container says, or by counting files."""
-    import av
-
-    with av.open(_address(path, pattern), format="image2" if pattern else None) as container:
-        stream = container.streams.video[0]
-        count = len(list(path.iterdir())) if pattern else stream.frames
-        return count, stream.height, stream.width
-
-
-def _frames(path: Path, pattern: str | None) -> Iterator[Any]:
-    import av
-
-    with av.open(_address(path, pattern), format="image2" if pattern else None) as container:
-        container.streams.video[0].thread_type = "AUTO"
-        for frame in container.decode(video=0):
-            yield frame.to_ndarray(format="gray")
-
-
-def _address(path: Path, pattern: str | None) -> str:
-    return str(path / pattern if pattern else path)
+    return Real(name, VIDEO, np.stack([shrink(frame, side).ravel() for frame in frames]), side)
 
 
 def _escalator(name: str, path: Path) -> Real:
@@ -124,35 +97,31 @@ def _escalator(name: str, path: Path) -> Real:
     height, width = int(stored["m"].item()), int(stored["n"].item())
     # One frame per column, stored column by column.
     frames = stored["X"].T.reshape(-1, width, height).transpose(0, 2, 1)
-    return Real(name, VIDEO, np.ascontiguousarray(frames.reshape(len(frames), -1)), (height, width))
+    return Real(name, VIDEO, np.ascontiguousarray(frames.reshape(len(frames), -1)))
 
 
-def _abilene(name: str, path: Path) -> Real:
-    import h5py
+def _traffic(name: str, path: Path) -> Real:
+    if path.suffix == ".npy":
+        return Real(name, TRAFFIC, np.load(path).astype(float))
+    if name == "taxi":
+        from scipy.io import loadmat
 
-    with h5py.File(path) as file:
-        tensor = np.asarray(file["Abilene"], float)
+        tensor = loadmat(path)["tensor"].astype(float)
+    else:
+        import h5py
+
+        with h5py.File(path) as file:
+            tensor = np.asarray(file["Abilene"], float)
     return Real(name, TRAFFIC, tensor.reshape(-1, tensor.shape[-1]))
-
-
-def _taxi(name: str, path: Path) -> Real:
-    from scipy.io import loadmat
-
-    tensor = loadmat(path)["tensor"].astype(float)
-    return Real(name, TRAFFIC, tensor.reshape(-1, tensor.shape[-1]))
-
-
-def _speeds(name: str, path: Path) -> Real:
-    return Real(name, TRAFFIC, np.load(path).astype(float))
 
 
 SOURCES: dict[str, tuple[str, Callable[[str, Path], Real]]] = {
     "vtest": ("video/vtest.avi", _clip),
     "bgs_video": ("video/bgs_video.avi", _clip),
     "bgs_video02": ("video/bgs_video02.avi", _clip),
-    "cdnet_pedestrians": ("video/cdnet_pedestrians/input", partial(_clip, pattern="in%06d.jpg")),
+    "cdnet_pedestrians": ("video/cdnet_pedestrians/input", _clip),
     "escalator": ("video/escalator_data.mat", _escalator),
-    "abilene": ("timeseries/Abilene.mat", _abilene),
-    "taxi": ("timeseries/nyc_tensor.mat", _taxi),
-    "ngsim": ("timeseries/NGSIM_full.npy", _speeds),
+    "abilene": ("timeseries/Abilene.mat", _traffic),
+    "taxi": ("timeseries/nyc_tensor.mat", _traffic),
+    "ngsim": ("timeseries/NGSIM_full.npy", _traffic),
 }

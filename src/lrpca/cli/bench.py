@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lrpca.bench.contest import Contest
 
 _SIDE, _RANK = 3000, 5
-_RANK_HELP = "Rank that methods are told; needed for a FILE, else 5."
+_RANK_HELP = "Rank of the low-rank part; required for a FILE, otherwise 5."
 _METHODS = "all, or name,name:option=value,... (repeatable)."
 _THREADS = "Threads of each method (default: OMP_NUM_THREADS and similar, or all processors)."
 _CODES = exit_codes("done; rows that failed say so.", "done and written, but no method gave an answer.")
@@ -23,39 +23,34 @@ def add_bench(app: "typer.Typer") -> None:
     import typer
 
     option = typer.Option
+    default = Path("lrpca-bench")
 
     @app.command(epilog=_CODES)
     def bench(
         file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
-        output: Annotated[Path, option("--output", "-o", metavar="DIR", help="Folder of the report.")] = Path(
-            "lrpca-bench"
-        ),
+        output: Annotated[Path, option("--output", "-o", metavar="DIR", help="Folder of the report.")] = default,
         methods: Annotated[list[str] | None, option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
         rank: Annotated[int | None, option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
         key: Annotated[str | None, option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
         truth: Annotated[Path | None, option(metavar="FILE", help="The true low-rank matrix of FILE.")] = None,
-        n: Annotated[
-            int | None, option("--n", min=2, metavar="N", help="Make an N x N problem, 3000 if not given.")
-        ] = None,
+        n: Annotated[int | None, option("--n", min=2, metavar="N", help="Make an N x N problem (3000).")] = None,
         shape: Annotated[str | None, option(metavar="N1xN2", help="Make a problem of that shape.")] = None,
-        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers, 0.1.")] = None,
-        outlier_size: Annotated[float | None, option(metavar="X", help="Largest, in units of mean |X|, 1.")] = None,
-        noise: Annotated[float | None, option(metavar="X", help="Gaussian noise, in units of mean |X|, 0.")] = None,
-        missing: Annotated[float | None, option(metavar="X", help="Share of missing entries, 0.")] = None,
+        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers (default 0.1).")] = None,
+        outlier_size: Annotated[float | None, option(metavar="X", help="Largest, in units of mean |X| (1).")] = None,
+        noise: Annotated[float | None, option(metavar="X", help="Gaussian noise, in units of mean |X| (0).")] = None,
+        missing: Annotated[float | None, option(metavar="X", help="Share of missing entries (0).")] = None,
         condition: Annotated[float | None, option(metavar="X", help="Largest over smallest singular value.")] = None,
         placement: Annotated[str | None, option(metavar="WORD", help="uniform, rows, columns, blocks.")] = None,
         dtype: Annotated[str | None, option(metavar="TYPE", help="float64, float32, complex128, complex64.")] = None,
         seed: Annotated[int, option(min=0, metavar="N", help="Seed of the problem and of the solvers.")] = 0,
-        tol: Annotated[
-            float | None, option(min=0.0, metavar="X", help="Tolerance of all, instead of their own.")
-        ] = None,
-        target: Annotated[float, option(metavar="X", help="Error whose time is taken.")] = 1e-4,
-        blind: Annotated[bool, option("--blind", help="Do not tell the true share of outliers.")] = False,
-        repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each; the median counts.")] = 1,
-        time_limit: Annotated[float, option(metavar="S", help="Most seconds of a call.")] = 300.0,
-        memory_limit: Annotated[float | None, option(metavar="GB", help="Most memory of a method.")] = None,
+        tol: Annotated[float | None, option(min=0.0, metavar="X", help="Tolerance for all methods.")] = None,
+        target: Annotated[float, option(metavar="X", help="Report the time to this error.")] = 1e-4,
+        blind: Annotated[bool, option("--blind", help="Do not give methods the true share of outliers.")] = False,
+        repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each method; the median counts.")] = 1,
+        time_limit: Annotated[float, option(metavar="S", help="Maximum time of a call.")] = 300.0,
+        memory_limit: Annotated[float | None, option(metavar="GB", help="Maximum memory of a method.")] = None,
         threads: Annotated[int | None, option(min=1, metavar="N", help=_THREADS)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace a report that exists.")] = False,
+        force: Annotated[bool, option("--force", "-f", help="Replace an existing report.")] = False,
         quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
     ) -> None:
         """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
@@ -77,7 +72,7 @@ def add_bench(app: "typer.Typer") -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the problem comes from: a file, or options of one to be made."""
+    """Where the problem comes from: a file, or the options of a planted problem."""
 
     file: Path | None
     key: str | None
@@ -87,7 +82,7 @@ class _Source:
     made: dict[str, Any]
 
     def check(self) -> None:
-        """Refuse options that belong to the other kind of problem."""
+        """Raise ValueError for options that belong to the other kind of problem."""
         made, given = self.made, [name for name, value in self.made.items() if value is not None]
         if self.file is None:
             for name, value in (("--truth", self.truth), ("--key", self.key)):
@@ -97,7 +92,7 @@ class _Source:
             option = f"--{given[0].replace('_', '-')}={made[given[0]]}"
             raise ValueError(f"{option} makes a problem; leave it out, or FILE")
         elif self.rank is None:
-            raise ValueError("--rank=None does not do for a FILE; give --rank N, e.g. 5")
+            raise ValueError("--rank=None is not enough for a FILE; give --rank N, e.g. 5")
         if made["n"] is not None and made["shape"] is not None:
             raise ValueError(f"--n={made['n']} is given beside --shape={made['shape']}; give one of them")
 
@@ -128,25 +123,24 @@ class _Source:
 def _run(
     source: _Source, methods: list[str], conditions: dict[str, Any], output: Path, *, force: bool, quiet: bool
 ) -> "Contest":
-    """Check everything that can be checked before work begins, compare, write and show the report."""
+    """Check the options, compare, and write and show the report."""
     from lrpca import plot
-    from lrpca.bench.contest import compete, page, parse_specs
-    from lrpca.bench.contest.run import check_conditions
+    from lrpca.bench.contest import Conditions, compete, page, parse_specs
     from lrpca.files.atomic import check_folder
 
     with exit_with(ExitCode.USAGE):
         plot.require_matplotlib()
-        specs = parse_specs(methods)
+        parse_specs(methods)
         source.check()
-        check_conditions(**conditions)
+        equal = Conditions(**conditions)
     with exit_with(ExitCode.OUTPUT):
         check_folder(output, page.FILES, overwrite=force)
     refused = ExitCode.INPUT if source.file else ExitCode.USAGE
     with exit_with(refused):
         problem, truth, description = source.load()
-    told = {"rank": source.rank, "truth": truth, "description": description}
+    about = {"rank": source.rank, "truth": truth, "description": description}
     with exit_with(refused), stages() as say:
-        contest = compete(problem, specs, progress=None if quiet else say, **told, **conditions)
+        contest = compete(problem, methods, equal, progress=(lambda line: None) if quiet else say, **about)
     with exit_with(ExitCode.OUTPUT):
         written = page.write(contest, output)
     if not quiet:
@@ -163,21 +157,14 @@ def _show(contest: "Contest", written: Path) -> None:
 
     names = page.columns(contest)
     table = Table(box=None, padding=(0, 2, 0, 0))
+    settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name in names:
         left = name in page.LEFT
         table.add_column(page.heading(name, contest), justify="left" if left else "right", no_wrap=name != "status")
     for entry in contest.entries:
         style = "bold" if entry.spec == page.OURS else "" if entry.answered else "dim"
         table.add_row(*(Text(cell, style=style) for cell in page.cells(entry, names)))
-    settings = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for entry in contest.entries:
         settings.add_row(Text(entry.spec), Text(page.settings_text(entry) or "defaults", style="dim"))
     warning = page.load_warning(contest)
-    print_out(
-        f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n",
-        table,
-        *([f"\n{warning}"] if warning else []),
-        "\nsettings as used",
-        settings,
-        f"\npage  {written}",
-    )
+    print_out(f"{page.describe(contest)}; threads: {contest.conditions['threads']}\n", table)
+    print_out(*([f"\n{warning}"] if warning else []), "\nsettings as used", settings, f"\npage  {written}")

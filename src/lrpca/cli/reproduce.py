@@ -58,11 +58,11 @@ def _run(name: str, output: Path, settings: dict[str, Any]) -> "Reproduction":
 
 def _show(result: "Reproduction") -> None:
     """Print the tables, the claims and where the page is."""
-    from lrpca.bench.experiments.page import HELD, headline, verdict
+    from lrpca.bench.experiments.reproduce import HELD, headline, verdict
 
     print_out(f"{headline(result.experiment, result.small)}; the paper's claims are {HELD}")
     for table in result.tables:
         print_out(f"\n{table.caption}", grid(table.columns, table.rows))
     claims = [[verdict(c.confirmed, result.small), c.of, f"{c.paper}: {c.measured}"] for c in result.claims]
     where = f"\npage     {result.page}\nnumbers  {result.results}\ntime     {result.seconds:.0f} s"
-    print_out("", grid(["confirmed", "held against", "the paper, and measured"], claims), where)
+    print_out("", grid(["confirmed", "compared with", "the paper, and measured"], claims), where)

@@ -7,14 +7,15 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca.bench.contest.contestants import RIVALS
+from lrpca.bench.contest.methods import OTHERS
 from lrpca.bench.contest.results import Contest, Entry
 from lrpca.files.atomic import replacing_files
-from lrpca.report import Number, Page, Picture, figure_png
+from lrpca.report import Number, Page, Picture, plotted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,58 +23,40 @@ if TYPE_CHECKING:
 # The page comes last: where it is, the files beside it belong to it.
 FILES = ("arena.json", "arena.csv", "convergence.png", "index.html")
 OURS = "lrpca"
-# Columns of the table: the field of an entry, how it is written, and what it means.
+# Columns of the table: the field of an entry, its format, and what it means.
 COLUMNS = {
     "method": ("spec", "", "a method of this library or another from PyPI, with the settings that were asked for"),
-    "to target": (
-        *("seconds_to_target", "#.3g"),
-        "seconds until the first iterate whose error is at most the target; nothing is interpolated",
-    ),
-    "error": (
-        *("error", ".1e"),
-        "‖X − X*‖ / ‖X*‖ of the answer, in the Frobenius norm, X* being the true low-rank matrix",
-    ),
+    "to target": ("seconds_to_target", "#.3g", "seconds until the first iterate whose error is at most the target"),
+    "error": ("error", ".1e", "‖X − X*‖ / ‖X*‖ of the answer, in the Frobenius norm; X* is the true low-rank matrix"),
     "F": (
         *("f_measure", ".4f"),
-        "F-measure of the outliers named, against those planted. For every method an entry is an outlier if |Y − X| "
-        "is beyond about five times the noise that the residual shows (the rule of Decomposition.outliers)",
+        "F-measure of the detected outliers. For every method an entry is an outlier if |Y − X| is beyond about five "
+        "times the noise level of the residual (the rule of Decomposition.outliers)",
     ),
     "residual": ("residual", ".1e", "median |Y − X| / median |Y| over observed entries"),
-    "outliers": (
-        *("outlier_fraction", ".2%"),
-        "share of the observed entries that are named outliers, by the rule of Decomposition.outliers",
-    ),
+    "outliers": ("outlier_fraction", ".2%", "share of outliers among the observed entries (Decomposition.outliers)"),
     "rank": ("rank", "", "components of the answer"),
-    "iterations": ("iterations", "", "as the method counts them; the initialisation is not one"),
-    "seconds": (
-        *("seconds", "#.3g"),
-        "time of the whole call, initialisation included, without the time spent measuring errors on the way",
-    ),
-    "per iteration": (
-        *("seconds_per_iteration", "#.2g"),
-        "mean seconds from one iterate to the next, so without the initialisation",
-    ),
-    "memory": ("peak_memory", "", "most memory the call held beside Y, in MB"),
-    "status": ("status", "", "converged by its own rule, not converged, or what went wrong"),
+    "iterations": ("iterations", "", "as the method counts them, without the initialisation"),
+    "seconds": ("seconds", "#.3g", "time of the whole call, initialisation included, measuring of errors excluded"),
+    "per iteration": ("seconds_per_iteration", "#.2g", "mean seconds between iterates, without the initialisation"),
+    "memory": ("peak_memory", "", "peak memory of the call besides Y, in MB"),
+    "status": ("status", "", "converged by its own rule, not converged, or the error"),
 }
 LEFT = ("method", "status")  # columns of words
 # Longer notes are cut in the table; the files have them in full.
 _NOTE = 120
-# Readable on white and on near-black alike; one for each method, its variants differ in their dashes.
-_COLOURS = (
-    *("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3"),
-    *("#a3532b", "#5f8f1f", "#8a6d8f", "#d4495c", "#4f7d78", "#7a7fbf"),
-)
+# The colour of the default, of packages from PyPI, and of the other methods: readable on white and on near-black.
 _OURS_COLOUR, _OTHER_COLOUR = "#2563eb", "#7b8794"
-_DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-# A smaller share of missing entries is told as their number. So much load is not worth a warning.
+_COLOURS = ("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3", "#a3532b", "#5f8f1f", "#8a6d8f")
+_DASHES = ("-", "--", ":", "-.")
+_CAPTION = "Both axes logarithmic. A dot ends a run, a cross one that was stopped or failed."
+# A smaller share of missing entries is written as their number. So much load causes no warning.
 _FEW, _IDLE = 1e-3, 0.5
 
 
 def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
-    """Write the four files, all of them or none, into a folder that is made if need be; return the path of the page."""
-    target = Path(folder)
-    contents = _contents(contest)
+    """Write the four files, all of them or none, into a folder that is made if missing; return the path of the page."""
+    target, contents = Path(folder), _contents(contest)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_files(target, last=FILES[-1]) as staging:
         for name, content in contents.items():
@@ -82,16 +65,14 @@ def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
 
 
 def _contents(contest: Contest) -> dict[str, bytes]:
-    light, dark = (
-        figure_png(lambda figure: draw(contest, figure.subplots()), (11.0, 6.4), dark=dark) for dark in (False, True)
-    )
+    picture = plotted(lambda figure: draw(contest, figure.subplots()), (11.0, 6.4), _title(contest), _CAPTION)
     text = json.dumps(_finite(contest.as_dict()), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    page = _page(contest, light, dark).html()
-    return dict(zip(FILES, (text.encode(), to_csv(contest).encode(), light, page.encode()), strict=True))
+    page = _page(contest, picture).html()
+    return dict(zip(FILES, (text.encode(), to_csv(contest).encode(), picture.png, page.encode()), strict=True))
 
 
 def _finite(value: Any) -> Any:
-    """Return plain data in which None stands for what is not finite."""
+    """Return plain data in which None replaces what is not finite."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -103,10 +84,9 @@ def to_csv(contest: Contest) -> str:
     """Return the entries as CSV: all numbers in full, an empty cell for what is not known."""
     names = [field.name for field in fields(Entry) if field.name not in ("all_seconds", "curve", "told", "estimated")]
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    for entry in contest.entries:
-        writer.writerow([settings_text(entry) if name == "settings" else getattr(entry, name) for name in names])
+    writer = csv.DictWriter(buffer, names, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(vars(entry) | {"settings": settings_text(entry)} for entry in contest.entries)
     return buffer.getvalue()
 
 
@@ -130,7 +110,7 @@ def heading(name: str, contest: Contest) -> str:
 
 
 def brief(value: float) -> str:
-    """Return a number as people write it: 1e-4, 0.05."""
+    """Return a number in short form: 1e-4, 0.05."""
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{value:g}" if value >= 1e-3 else f"{float(mantissa):g}e{int(exponent)}"
 
@@ -149,13 +129,13 @@ def _cell(entry: Entry, name: str) -> str:
     if value is None:
         return "-"
     if name == "memory":
-        return f"{value / 1e6:.1f}" if value < 1e8 else f"{value / 1e6:.0f}"
-    # "#" keeps zeros that count, and a point at the end that does not.
+        value, form = value / 1e6, ".1f" if value < 1e8 else ".0f"
+    # "#" keeps significant zeros, and a point at the end that is not.
     return format(value, form).removesuffix(".")
 
 
 def settings_text(entry: Entry) -> str:
-    """Return the settings of an entry as a line: what was told from the truth or found from the data is marked."""
+    """Return the settings of an entry as a line; those given from the truth or found from the data are marked."""
     parts = []
     for name, value in entry.settings.items():
         if value is not None and value != []:
@@ -174,14 +154,20 @@ def _short(value: Any, form: str = ".3g") -> str:
 
 
 def draw(contest: Contest, ax: Axes) -> None:
-    """Draw error against time of every method: a dot ends a run, a cross one that was ended."""
-    looks = _looks(contest.entries)
-    for entry in contest.entries:
+    """Draw error against time of every method."""
+    names = sorted({entry.name for entry in contest.entries} - {OURS, *OTHERS})
+    seen: Counter[str] = Counter()
+    for entry in sorted(contest.entries, key=lambda entry: entry.spec):
         points = [point for point in entry.curve if point.seconds > 0 and point.error > 0]
         if not points:
             continue
         ours = entry.spec == OURS
-        colour, dashes = looks[entry.spec]
+        colour = _OTHER_COLOUR if entry.name in OTHERS else _OURS_COLOUR
+        if entry.name in names:
+            colour = _COLOURS[names.index(entry.name) % len(_COLOURS)]
+        # Variants of one method, and the packages from PyPI, differ in their dashes.
+        dashes = _DASHES[seen[colour] % len(_DASHES)]
+        seen[colour] += 1
         ax.plot(
             [p.seconds for p in points],
             [p.error for p in points],
@@ -214,26 +200,14 @@ def _label_seconds(ax: Axes) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _looks(entries: list[Entry]) -> dict[str, tuple[str, Any]]:
-    """Return colour and dashes of each method, the same whatever their order."""
-    looks: dict[str, tuple[str, Any]] = {}
-    names = sorted({entry.name for entry in entries} - {OURS, *RIVALS})
-    others = sorted({entry.name for entry in entries} & set(RIVALS))
-    seen: dict[str, int] = {}
-    for entry in sorted(entries, key=lambda entry: entry.spec):
-        count = seen[entry.name] = seen.get(entry.name, -1) + 1
-        if entry.name in RIVALS:
-            colour, count = _OTHER_COLOUR, count + others.index(entry.name)
-        else:
-            colour = _OURS_COLOUR if entry.name == OURS else _COLOURS[names.index(entry.name) % len(_COLOURS)]
-        looks[entry.spec] = colour, _DASHES[count % len(_DASHES)]
-    return looks
-
-
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def _page(contest: Contest, light: bytes, dark: bytes) -> Page:
+def _title(contest: Contest) -> str:
+    return f"{'Error' if contest.problem['known'] else 'Residual'} against time."
+
+
+def _page(contest: Contest, picture: Picture) -> Page:
     known, names, entries = contest.problem["known"], columns(contest), contest.entries
     page = Page("Comparison of methods", f"{len(entries)} methods on {describe(contest)}.")
     if known:
@@ -250,20 +224,13 @@ def _page(contest: Contest, light: bytes, dark: bytes) -> Page:
         bold=[k for k, entry in enumerate(entries) if entry.spec == OURS],
     )
     page.section("Convergence")
-    caption = "Both axes logarithmic. A dot ends a run, a cross one that was ended or gave up."
-    title = f"{'Error' if known else 'Residual'} against time."
-    page.pictures([Picture(light, title, caption, dark_png=dark)], columns=1)
+    page.pictures([picture], columns=1)
     if failed := [entry for entry in entries if not entry.answered]:
-        page.section(
-            "Without an answer", "These failed or were stopped; where iterates were seen, the table has the last."
-        )
+        page.section("Without an answer", "These failed or were stopped; the table has their last iterate, if any.")
         page.table(["method", "status", "why"], [[e.spec, e.status, e.note] for e in failed])
     told = ", ".join(sorted({name for entry in entries for name in entry.told}))
-    page.section(
-        "Settings",
-        "Everything not asked for is at the method's default; found: estimated from the data."
-        + (f" Told: {told} was given from the truth." if told else ""),
-    )
+    text = "Everything not asked for is at the method's default; found: estimated from the data."
+    page.section("Settings", text + (f" Told: {told} was given from the truth." if told else ""))
     settings = [[entry.spec, entry.title, settings_text(entry) or "defaults"] for entry in entries]
     page.table(["method", "what it is", "settings as used"], settings, wrapped=True)
     page.section("What the columns mean")
@@ -271,17 +238,16 @@ def _page(contest: Contest, light: bytes, dark: bytes) -> Page:
     repeat = contest.conditions["repeat"]
     page.section(
         "How it was measured",
-        "Each method ran alone in a process of its own, with the same number of threads for BLAS and numba, after a "
-        "call on a tiny problem that loads and compiles what it needs. The clock stands still while an iterate is "
-        "compared with the truth. The time is "
-        + ("that of one call." if repeat == 1 else f"the median of {repeat} calls."),
+        "Each method ran alone in its own process, with the same number of threads for BLAS and numba, after a call on "
+        "a tiny problem that loads and compiles its code. The clock stops while the error of an iterate is computed. "
+        "The time is " + ("that of one call." if repeat == 1 else f"the median of {repeat} calls."),
     )
     page.table(["", ""], _facts(contest))
     return page
 
 
 def _row(entry: Entry, names: list[str]) -> list[object]:
-    """Return cells for the page, as in the terminal; why a method failed is told below."""
+    """Return cells for the page, as in the terminal; why a method failed is in another table."""
     texts = dict(zip(names, cells(entry, names), strict=True))
     if not entry.answered:
         texts["status"] = entry.status
@@ -316,7 +282,7 @@ def describe(contest: Contest) -> str:
 
 
 def load_warning(contest: Contest) -> str:
-    """Return a sentence where others used the processors that the methods needed; else nothing."""
+    """Return a warning if other programs used the processors that the methods needed, else an empty text."""
     conditions = contest.conditions
     load, cores, threads = conditions.get("load"), conditions["machine"]["cores"], conditions["threads"]
     if load is None or load <= max(0, cores - threads) + _IDLE:

@@ -1,4 +1,4 @@
-"""What a comparison reports: the iterates and scores of each method, and all methods together."""
+"""What a comparison is given and what it reports: the conditions, the scores of each method, and all together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,55 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lrpca.solvers.options import is_integer
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a comparison, equal for all methods.
+
+    Attributes
+    ----------
+    tol : float, optional
+        Tolerance of methods whose spec does not name one; their own defaults if not given.
+    blind : bool
+        Do not give the true share of outliers to methods with an option ``alpha``.
+    target : float
+        Error at which `Entry.seconds_to_target` is taken.
+    repeat : int
+        Calls of each method; the median time counts.
+    time_limit : float
+        Maximum time of a call in seconds.
+    memory_limit : float, optional
+        Maximum memory of a method's process in bytes, Y included.
+    threads : int, optional
+        Threads of BLAS and of numba. Unless given, the fewest that ``OMP_NUM_THREADS``, ``NUMBA_NUM_THREADS`` or
+        similar variables name, or else all processors this process may use.
+    seed : int
+        Seed of the methods.
+    """
+
+    tol: float | None = None
+    blind: bool = False
+    target: float = 1e-4
+    repeat: int = 1
+    time_limit: float = 300.0
+    memory_limit: float | None = None
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("target", "time_limit", "memory_limit"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"{name}={value!r} is not a positive number; give one that is")
+        if self.tol is not None and not (isinstance(self.tol, int | float) and 0 <= self.tol < 1):
+            raise ValueError(f"tol={self.tol!r} is not a number from 0 to below 1; leave it out for each method's own")
+        for name, least in (("repeat", 1), ("threads", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and not (is_integer(value) and value >= least):
+                raise ValueError(f"{name}={value!r} is not an integer of at least {least}; give one that is")
 
 
 @dataclass(frozen=True)
@@ -40,17 +89,17 @@ class Entry:
         "converged", "done" (it gives no verdict), "not converged", "time limit", "memory limit", "failed" or
         "not installed".
     note : str
-        Why it stopped, or what went wrong.
+        Why it stopped, or the error.
     error : float
         ``‖X - truth‖ / ‖truth‖`` of the answer; of the last iterate if it was killed.
     f_measure, precision, recall : float
-        Of the outliers it names, against those planted.
+        Of the detected outliers, against the planted ones.
     residual : float
         ``median|Y - X| / median|Y|``.
     outlier_fraction : float
-        Share of observed entries it calls outliers.
+        Share of observed entries that are detected as outliers.
     rank, iterations : int
-        Components of its X, and how many iterations it took.
+        Components of its X, and number of iterations.
     seconds : float
         Median over the repeated calls.
     seconds_per_iteration : float
@@ -58,7 +107,7 @@ class Entry:
     seconds_to_target : float
         Until the first iterate whose error is at most the target.
     peak_memory : int
-        Bytes, beside Y.
+        Bytes, besides Y.
     settings : dict
         Its parameters as used.
     told, estimated : tuple of str
@@ -94,7 +143,7 @@ class Entry:
 
     @property
     def answered(self) -> bool:
-        """Whether it came to an end by itself, converged or not."""
+        """Whether it stopped by itself, converged or not."""
         return self.status in ("converged", "done", "not converged")
 
     @property
@@ -115,8 +164,7 @@ class Contest:
         ``name``, ``shape``, ``dtype``, ``rank``, ``missing`` (share), whether the truth is ``known``, and what else
         describes it.
     conditions : dict
-        ``target``, ``tol``, limits, ``repeat``, ``threads``, ``seed``, ``versions``, ``machine``, its ``load``
-        before the start, and ``date``.
+        Those of `Conditions`, and ``versions``, ``machine``, its ``load`` before the start, and ``date``.
     entries : list of Entry
         Sorted by the time to the target, then by error.
     """

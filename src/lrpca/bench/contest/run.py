@@ -1,12 +1,11 @@
-"""The comparison: one problem, several methods, each in a process of its own under equal conditions."""
+"""The comparison: one problem, several methods, each in its own process under equal conditions."""
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median_low
 from typing import Any
@@ -14,66 +13,41 @@ from typing import Any
 import numpy as np
 
 from lrpca.bench.contest import process
-from lrpca.bench.contest.contestants import RIVALS, Spec, options_of, parse_specs
-from lrpca.bench.contest.results import Contest, Entry, Point
+from lrpca.bench.contest.methods import OTHERS, Spec, options_of, parse_specs
+from lrpca.bench.contest.results import Conditions, Contest, Entry, Point
 from lrpca.bench.contest.scoring import write_truth
-from lrpca.core import environment as circumstances
+from lrpca.core import environment
 from lrpca.solvers.options import is_integer
 from lrpca.testing import Problem
-
-TARGET = 1e-4
-TIME_LIMIT = 300.0
 
 
 def compete(
     problem: Problem | Any,
-    specs: str | Iterable[str] | Sequence[Spec] = "all",
+    specs: str | Iterable[str] = "all",
+    conditions: Conditions | None = None,
     *,
     rank: int | None = None,
     truth: Any = None,
     description: dict[str, Any] | None = None,
-    tol: float | None = None,
-    blind: bool = False,
-    target: float = TARGET,
-    repeat: int = 1,
-    time_limit: float = TIME_LIMIT,
-    memory_limit: float | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    progress: Callable[[str], object] | None = None,
+    progress: Callable[[str], object] = lambda line: None,
 ) -> Contest:
-    """Run several solvers on one problem, each in a process of its own, and measure them alike.
+    """Run several solvers on one problem, each in its own process, and measure them alike.
 
     Parameters
     ----------
     problem : Problem or array-like (n1, n2)
         A planted problem with its truth (`lrpca.testing.planted`), or a matrix; NaN is missing.
-    specs : str, iterable of str, or sequence of Spec
-        The methods, as `parse_specs` reads or returns them.
+    specs : str or iterable of str
+        The methods, as `parse_specs` reads them.
+    conditions : Conditions, optional
+        Tolerance, limits, threads and seed.
     rank : int, optional
-        Rank that methods are told where they need one; that of the problem unless given. A matrix needs it.
+        Rank for methods that need one; default: that of the problem. A matrix needs it.
     truth : array-like (n1, n2), optional
         The true low-rank matrix, where `problem` is a matrix.
     description : dict, optional
-        What the report shall say of the problem, e.g. its name.
-    tol : float, optional
-        Where to stop, for those whose spec does not say; their own defaults if not given.
-    blind : bool
-        Do not tell the true share of outliers to methods with an option ``alpha``.
-    target : float
-        Error at which `Entry.seconds_to_target` is taken.
-    repeat : int
-        Calls of each method; the median time counts.
-    time_limit : float
-        Most seconds of a call.
-    memory_limit : float, optional
-        Most bytes a method's process may hold, Y included.
-    threads : int, optional
-        For BLAS and numba alike. Unless given, the fewest that ``OMP_NUM_THREADS``, ``NUMBA_NUM_THREADS`` or their like
-        name, or else all processors this process may use.
-    seed : int
-        Seed of the methods.
-    progress : callable, optional
+        What the report says of the problem, e.g. its name.
+    progress : callable
         Called with a line of text whenever a method begins.
 
     Returns
@@ -84,47 +58,30 @@ def compete(
     Examples
     --------
     >>> import lrpca
+    >>> from lrpca.bench.contest import Conditions, compete
     >>> problem = lrpca.testing.planted((120, 100), rank=3)
-    >>> contest = lrpca.bench.contest.compete(problem, "lrpca", threads=1)
+    >>> contest = compete(problem, "lrpca", Conditions(threads=1))
     >>> contest["lrpca"].status, contest["lrpca"].error < 1e-6
     ('converged', True)
     """
-    chosen = _chosen(specs)
+    chosen = parse_specs(specs)
     data = _Data.of(problem, truth, rank)
-    check_conditions(
-        target=target,
-        repeat=repeat,
-        time_limit=time_limit,
-        memory_limit=memory_limit,
-        threads=threads,
-        seed=seed,
-        tol=tol,
-    )
-    threads = threads or circumstances.allowed_threads()
-    conditions = {
-        **{"target": target, "tol": tol, "blind": blind, "repeat": repeat, "time_limit": time_limit},
-        **{"memory_limit": memory_limit, "threads": threads, "seed": seed},
-        "versions": circumstances.versions(rival.package for rival in RIVALS.values()),
-        "machine": circumstances.hardware(),
-        "load": circumstances.load(),
-        "date": circumstances.date(),
+    given = conditions or Conditions()
+    given = replace(given, threads=given.threads or environment.allowed_threads())
+    circumstances = {
+        "versions": environment.versions(other.package for other in OTHERS.values()),
+        "machine": environment.hardware(),
+        "load": environment.load(),
+        "date": environment.date(),
     }
     entries = []
-    with tempfile.TemporaryDirectory(prefix="lrpca-arena-") as temporary:
-        folder = Path(temporary)
-        data.write(folder)
+    with tempfile.TemporaryDirectory(prefix="lrpca-arena-") as folder:
+        data.write(Path(folder))
         for number, spec in enumerate(chosen, 1):
-            if progress is not None:
-                progress(f"{number} of {len(chosen)}: {spec.text}")
-            settings, told = _settings(spec, tol, None if blind else data.outlier_fraction)
-            job = {
-                **{"folder": str(folder), "name": spec.name, "rank": data.rank, "settings": settings, "seed": seed},
-                **{"time_limit": time_limit, "repeat": repeat},
-            }
-            entry = _run(spec, job, memory_limit, threads, target if data.X is not None else None)
-            entries.append(replace(entry, told=told))
+            progress(f"{number} of {len(chosen)}: {spec.text}")
+            entries.append(_run(spec, data, given, folder))
     entries.sort(key=lambda entry: entry.order)
-    return Contest(data.describe() | (description or {}), conditions, entries)
+    return Contest(data.describe() | (description or {}), asdict(given) | circumstances, entries)
 
 
 @dataclass(frozen=True)
@@ -178,53 +135,49 @@ class _Data:
         }
 
 
-def _chosen(specs: str | Iterable[str] | Sequence[Spec]) -> list[Spec]:
-    if isinstance(specs, str):
-        return parse_specs(specs)
-    given = list(specs)
-    read = [spec for spec in given if isinstance(spec, Spec)]
-    return read or parse_specs([spec for spec in given if isinstance(spec, str)])
-
-
-def _settings(spec: Spec, tol: float | None, alpha: float | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def settings_of(spec: Spec, tol: float | None, alpha: float | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a method's settings, and which of them were given from the truth."""
-    settings: dict[str, Any] = {} if tol is None or (spec.rival and spec.rival.max_iter is None) else {"tol": tol}
+    settings: dict[str, Any] = {} if tol is None or (spec.other and not spec.other.iterates) else {"tol": tol}
     told = bool(alpha and "alpha" in options_of(spec.name) and "alpha" not in spec.settings)
     if told:
         settings["alpha"] = alpha
     return settings | spec.settings, ("alpha",) if told else ()
 
 
-def _run(spec: Spec, job: dict[str, Any], memory_limit: float | None, threads: int, target: float | None) -> Entry:
+def _run(spec: Spec, data: _Data, conditions: Conditions, folder: str) -> Entry:
     """Return the entry of one method."""
-    if spec.rival and spec.rival.version() is None:
-        note = f"pip install {spec.rival.package}"
-        return Entry(spec.text, spec.name, spec.title, "not installed", note, settings=job["settings"])
-    account = process.run(job, memory_limit=memory_limit, threads=threads)
-    known = target is not None
-    result = account.result or {"settings": job["settings"]}
+    settings, told = settings_of(spec, conditions.tol, None if conditions.blind else data.outlier_fraction)
+    entry = Entry(spec.text, spec.name, spec.title, "not installed", settings=settings, told=told)
+    if spec.other and spec.other.version() is None:
+        return replace(entry, note=f"pip install {spec.other.package}")
+    job = {
+        **{"folder": folder, "name": spec.name, "rank": data.rank, "settings": settings, "seed": conditions.seed},
+        **{"time_limit": conditions.time_limit, "repeat": conditions.repeat},
+    }
+    account = process.run(job, memory_limit=conditions.memory_limit, threads=conditions.threads or 1)
+    known = data.X is not None
+    result = account.result or {"settings": settings}
     seconds = median_low(account.seconds) if account.seconds else None
     best = account.seconds.index(seconds) if seconds is not None else len(account.calls) - 1
     points = account.calls[best] if account.calls else []
     final = result.get("error" if known else "residual")
     if account.result and seconds is not None and final is not None:
         points = [*points, Point(0, seconds, final)]
+    last_error, last_seconds = (points[-1].error, points[-1].seconds) if points else (None, None)
     names = ("f_measure", "precision", "recall", "outlier_fraction", "rank")
     scores: dict[str, Any] = {name: result.get(name) for name in names}
-    status, note = account.failure or _verdict(account.late, job["time_limit"], result)
-    return Entry(
-        spec=spec.text,
-        name=spec.name,
-        title=spec.title,
+    status, note = account.failure or _verdict(account.late, conditions.time_limit, result)
+    return replace(
+        entry,
         status=status,
         note=" ".join(note.split()),
-        error=(final if account.result else points[-1].error if points else None) if known else None,
-        residual=result.get("residual", None if known or not points else points[-1].error),
+        error=(final if account.result else last_error) if known else None,
+        residual=result.get("residual", None if known else last_error),
         **scores,
         iterations=result.get("iterations", len(points) if not account.result and points else None),
-        seconds=seconds if seconds is not None else (points[-1].seconds if points else None),
+        seconds=last_seconds if seconds is None else seconds,
         seconds_per_iteration=_per_iteration(points, seconds),
-        seconds_to_target=next((p.seconds for p in points if p.error <= (target or 0)), None) if known else None,
+        seconds_to_target=next((p.seconds for p in points if p.error <= conditions.target), None) if known else None,
         peak_memory=account.peak or None,
         settings=result["settings"],
         estimated=tuple(result.get("estimated", ())),
@@ -256,18 +209,3 @@ def _check_rank(rank: Any, shape: tuple[int, int]) -> int:
             f"rank={rank!r} is not an integer from 1 to min(Y.shape)={min(shape)}; choose one in that range"
         )
     return int(rank)
-
-
-def check_conditions(**given: Any) -> None:
-    """Raise what `compete` would raise of these arguments, whatever the problem is."""
-    for name in ("target", "time_limit", "memory_limit"):
-        value = given[name]
-        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise ValueError(f"{name}={value!r} is not a positive number; give one that is")
-    tol = given["tol"]
-    if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
-        raise ValueError(f"tol={tol!r} is not a number from 0 to below 1; leave it out for each method's own")
-    for name, least in (("repeat", 1), ("threads", 1), ("seed", 0)):
-        value = given[name]
-        if value is not None and not (is_integer(value) and value >= least):
-            raise ValueError(f"{name}={value!r} is not an integer of at least {least}; give one that is")

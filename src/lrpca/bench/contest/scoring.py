@@ -38,16 +38,26 @@ def write_truth(
         A = np.linalg.qr(np.asarray(X @ sketch, wide))[0]
         sketch = np.asarray(X.conj().T @ A, wide)
     B = sketch.conj()
-    rows = range(0, len(X), max(1, _BLOCK // X.shape[1]))
-    parts = [(X[i : i + rows.step], A[i : i + rows.step] @ B.T) for i in rows]
-    left = math.sqrt(sum(float(np.linalg.norm(np.asarray(exact, wide) - close) ** 2) for exact, close in parts))
-    if left <= _EXACT * float(np.linalg.norm(B)):
+    squares = [np.linalg.norm(np.asarray(X[rows], wide) - A[rows] @ B.T) ** 2 for rows in row_blocks(X.shape)]
+    if math.sqrt(sum(squares)) <= _EXACT * float(np.linalg.norm(B)):
         np.save(folder / "truth_left.npy", A)
         np.save(folder / "truth_right.npy", B)
     else:
         np.save(folder / "truth.npy", X)
     if outliers is not None:
         np.save(folder / "outliers.npy", outliers)
+
+
+def factored_error(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
+    A: Any,  # (n1, k)
+    B: Any,  # (n2, k)
+) -> float:
+    """Return ‖L Rᵀ - A Bᵀ‖ / ‖A Bᵀ‖ by QR: a difference of Gram matrices would lose half of the digits."""
+    sides = ((np.hstack([L, -A]), np.hstack([R, B])), (A, B))
+    difference, size = (np.linalg.norm(np.linalg.qr(a)[1] @ np.linalg.qr(b)[1].T) for a, b in sides)
+    return float(difference / size)
 
 
 @dataclass(frozen=True)
@@ -72,11 +82,7 @@ class Truth:
     def error(self, answer: Any) -> float:
         """Return ‖X - truth‖ / ‖truth‖ of an answer: factors (L, R), or a matrix X."""
         if self.factors is not None and isinstance(answer, tuple):
-            A, B = self.factors
-            # By QR: a difference of Gram matrices would lose half of the digits.
-            left = np.linalg.qr(np.concatenate([answer[0], -A], axis=1))[1]
-            right = np.linalg.qr(np.concatenate([answer[1], B], axis=1))[1]
-            return float(np.linalg.norm(left @ right.T) / np.linalg.norm(np.linalg.qr(A)[1] @ np.linalg.qr(B)[1].T))
+            return factored_error(answer[0], answer[1], *self.factors)
         n1 = len(answer[0] if isinstance(answer, tuple) else answer)
         n2 = len(answer[1]) if isinstance(answer, tuple) else answer.shape[1]
         squares = np.zeros(2)

@@ -1,13 +1,12 @@
-"""One method in a process of its own: ``python -m lrpca.bench.contest.worker``.
+"""One method in its own process: ``python -m lrpca.bench.contest.worker``.
 
-Reads a job, one line of JSON, from the standard input, and answers with lines of JSON on the standard output: how far
-it is, each iterate as it comes, the result. It ends when the standard input does, so that it never outlives who asked.
+It reads a job, one line of JSON, from the standard input, and prints lines of JSON: each iterate as it comes, then the
+result. It ends when the standard input does, so that it never outlives its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import math
@@ -22,9 +21,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from lrpca.bench.contest.calls import Answer, Task, solve
-from lrpca.bench.contest.process import memory_of
+from lrpca.bench.contest.methods import Answer, Task, solve
 from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank
+from lrpca.bench.measuring import begin_peak, peak_memory
 from lrpca.solvers.methods import METHODS
 
 # The warm-up: large enough for every kernel to be compiled and loaded. Iterations of others, and of our methods.
@@ -105,13 +104,13 @@ def warm_up(
     rows, columns = _WARM_SHAPE
     tiny = [Y[:rows, :columns]]
     if task.name in METHODS and Y.dtype.kind in "fc":
-        # With and without noise, since a method may go its own way at the noise floor.
+        # With and without noise: other code may run at the noise floor.
         missing = 0.1 if np.isnan(tiny[0]).any() else 0.0
         rank = min(task.rank, columns // 4)
         tiny += [planted(_WARM_SHAPE, rank=rank, noise=x, missing=missing, dtype=Y.dtype).Y for x in (0.0, 0.05)]
     least = min(task.settings.get("max_iter", math.inf), _WARM_ITERATIONS[task.name in METHODS])
     for Z in tiny:
-        # What fails here fails in the real run too, where it is told.
+        # What fails here fails in the real run too, which reports it.
         with contextlib.suppress(Exception):
             small = Task(task.name, min(task.rank, *Z.shape), {**task.settings, "max_iter": int(least)}, task.seed)
             solve(small, np.ascontiguousarray(Z), lambda answer: False)
@@ -137,33 +136,6 @@ def _scores(task: Task, Y: Any, answer: Answer | None, recorder: Recorder, folde
         "settings": answer.settings,
         "estimated": list(answer.estimated),
     }
-
-
-def begin_peak() -> int:
-    """Return the resident memory in bytes, and let the peak begin there where the system can.
-
-    Memory that is free but still held is given back first, so that what follows does not find it.
-    """
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "malloc_trim"):
-            library.malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:  # another system, or not allowed
-        return peak_memory()
-    return memory_of("self")
-
-
-def peak_memory() -> int:
-    """Return the most resident memory so far, in bytes; 0 where the system does not tell."""
-    if sys.platform == "win32":
-        return 0
-    if Path("/proc/self/status").exists():
-        return memory_of("self", "VmHWM")
-    import resource
-
-    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _plain(value: Any) -> Any:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below
-from lrpca.bench.experiments.learning import (
-    LearningMeasurement,
-    LearningSetup,
-    Setting,
-    Training,
-    draw_problem,
-    run_model,
-    train,
-)
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
-from lrpca.bench.experiments.methods import GOAL, PUBLISHED, published_model, published_note
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
+from lrpca.bench.experiments.methods import GOAL, PUBLISHED, Method, Rule
 from lrpca.bench.experiments.statistics import as_count, in_words, iterations_to
+from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -33,93 +25,70 @@ BASE = Setting(1000)
 # before the update, so its counts are larger by one than ours.
 PAPER_BASE = {BASE: 8, Setting(3000): 7, Setting(5000): 7, Setting(1000, rank=10): 10, Setting(1000, rank=15): 11}
 PAPER_RETRAINED = {BASE: 8, Setting(3000): 6, Setting(5000): 5, Setting(1000, rank=10): 8, Setting(1000, rank=15): 9}
-THE_PAPER = "the paper"
+PAPER = {"the paper, base model": PAPER_BASE, f"the paper{RETRAINED}": PAPER_RETRAINED}
 # "Slight loss of performance": at most so many iterations more than after retraining. The paper has up to two.
 SLIGHT = 2
 
 
-def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
+def measure(setup: Setup, say: Say) -> Measurement:
     """Train for every setting, and run the base models and the others on problems of that setting."""
     trained: dict[tuple[str, Setting], Schedule] = {}
     trainings: list[Training] = []
     for setting in setup.settings:
         for label, form in FORMS.items():
             name = label if setting == setup.base else label + RETRAINED
-            trained[label, setting], record = train(name, setting, setup, say, seed=setup.seed, form=form)
+            trained[label, setting], record = methods.train(name, setting, setup, say, seed=setup.seed, form=form)
             trainings.append(record)
-    model = published_model(setup.base.alpha)
-    ends: dict[str, Any] = {"max_iter": setup.max_iter, "stop_at_error": FINE}
-    runs = []
-    for setting in setup.settings:
-        entered = {} if model is None else {PUBLISHED: model}
-        for label in FORMS:
-            entered |= {label: trained[label, setup.base], label + RETRAINED: trained[label, setting]}
-        for i in range(setup.repeat):
-            say(f"problem {i + 1} of {setup.repeat}: {setting}")
-            seed = setup.seed + i
-            problem = draw_problem(setting, seed)
-            runs += [run_model(label, model, problem, setting, seed, **ends) for label, model in entered.items()]
+    forms = {
+        PAPER_FORM: f"soft threshold and scaled step, trained for {setup.base}; the paper's rule elsewhere",
+        ADAPTIVE: f"adaptive, trained for {setup.base}; no rule elsewhere",
+    }
+    entered = []
+    if (model := methods.published_model(setup.base.alpha)) is not None:
+        told = "trained by the authors for n = 1000, r = 5, α = 0.1; the paper's rule elsewhere"
+        entered.append(Method(PUBLISHED, {setting: {"schedule": model} for setting in setup.settings}, told))
+    for label, told in forms.items():
+        base = {setting: {"schedule": trained[label, setup.base]} for setting in setup.settings}
+        again = {setting: {"schedule": trained[label, setting]} for setting in setup.settings}
+        entered.append(Method(label, base, told))
+        entered.append(Method(label + RETRAINED, again, "the same, trained for every setting by itself"))
     notes = [
         "The paper's rule multiplies the thresholds of a model trained for n_base and r_base by (n_base / n) (r / "
-        "r_base). Adaptive schedules need no rule: their thresholds are in units of the residual's own width.",
+        "r_base). Adaptive schedules need no rule: their thresholds are in units of the inlier scale.",
         "Adaptive schedules are trained on problems of at most 300 x 300: above that, training for another n gives "
         "the same model.",
         "Iterations are counted after their update and do not include the initialisation; the paper's program prints "
         "before the update, so its counts are larger by one. Tables say how they count.",
-        published_note([setup.base.alpha]),
+        methods.published_note(setup),
     ]
-    return LearningMeasurement(setup, _told(setup, model), tuple(trainings), tuple(runs), tuple(notes))
+    return methods.run_all(entered, setup, say, Rule(setup.max_iter, tol=0, error=FINE), notes, trainings)
 
 
-def _told(setup: LearningSetup, model: Schedule | None) -> dict[str, str]:
-    base = str(setup.base)
-    told = {PUBLISHED: "trained by the authors for n = 1000, r = 5, α = 0.1; the paper's rule elsewhere"}
-    told |= {
-        PAPER_FORM: f"soft threshold and scaled step, trained for {base}; the paper's rule elsewhere",
-        PAPER_FORM + RETRAINED: "the same, trained for every setting by itself",
-        ADAPTIVE: f"adaptive, trained for {base}; no rule elsewhere",
-        ADAPTIVE + RETRAINED: "the same, trained for every setting by itself",
-    }
-    if model is None:
-        del told[PUBLISHED]
-    return told
-
-
-def tables(m: LearningMeasurement) -> list[Table]:
+def tables(m: Measurement) -> list[Table]:
     """Return the paper's table with our rows, and the iterations to 1e-4 and 1e-6 as we count."""
     settings = m.setup.settings
     names = [_name(setting, m.setup.base) for setting in settings]
-    rows = _paper_rows(settings) if any(setting in PAPER_BASE for setting in settings) else []
-    found = []
-    if not rows:
-        own = [_name(setting, BASE) for setting in PAPER_BASE]
-        found.append(Table("Iterations to 1e-4 in the paper, at its own sizes", ["", *own], _paper_rows(PAPER_BASE)))
+    rows: list[list[Any]] = []
+    if any(setting in PAPER_BASE for setting in settings):
+        rows += [[name, *(row.get(setting) for setting in settings)] for name, row in PAPER.items()]
     for label in m.contestants:
         rows.append([label, *(as_count(m.iterations_to(GOAL, label, setting) + 1) for setting in settings)])
     ours = []
-    for setting, name in zip(settings, names, strict=True):
-        for label in m.contestants:
-            errors = [run.errors for run in m.ran(label, setting)]
-            coarse, fine = (sorted(iterations_to(each, goal) for each in errors) for goal in (GOAL, FINE))
-            reached = f"{sum(map(math.isfinite, coarse))} of {len(coarse)}"
-            middle = len(coarse) // 2
-            ours.append([name, label, as_count(coarse[middle]), as_count(coarse[-1]), reached, as_count(fine[middle])])
+    for setting, label, runs in m.cases():
+        coarse, fine = (sorted(iterations_to(run.errors, goal) for run in runs) for goal in (GOAL, FINE))
+        reached = f"{sum(map(math.isfinite, coarse))} of {len(coarse)}"
+        middle = len(coarse) // 2
+        counts = [as_count(coarse[middle]), as_count(coarse[-1]), reached, as_count(fine[middle])]
+        ours.append([_name(setting, m.setup.base), label, *counts])
     columns = ["setting", "model", "to 1e-4, median", "most", "reached", "to 1e-6, median"]
     return [
-        *found,
         Table("Iterations to 1e-4, median, counted as the paper does", ["", *names], rows),
         Table("Iterations to 1e-4 and to 1e-6, counted after the update", columns, ours),
     ]
 
 
-def _paper_rows(settings: Iterable[Setting]) -> list[list[Any]]:
-    """Return the rows of the paper's table."""
-    names = ((f"{THE_PAPER}, base model", PAPER_BASE), (f"{THE_PAPER}{RETRAINED}", PAPER_RETRAINED))
-    return [[name, *(row.get(setting) for setting in settings)] for name, row in names]
-
-
-def claims(m: LearningMeasurement) -> list[Claim]:
-    """Hold the paper's table and its conclusion against the measurement."""
+def claims(m: Measurement) -> list[Claim]:
+    """Compare the paper's table and its conclusion with the measurement."""
     found = []
     for label in m.contestants:
         row = PAPER_RETRAINED if label.endswith(RETRAINED) else PAPER_BASE
@@ -135,45 +104,38 @@ def claims(m: LearningMeasurement) -> list[Claim]:
         found.append(Claim(paper, label, text, enough))
     others = [setting for setting in m.setup.settings if setting != m.setup.base]
     for label in FORMS:
-        pairs = [
-            tuple(m.iterations_to(GOAL, name, setting) for name in (label, label + RETRAINED)) for setting in others
-        ]
-        text = "; ".join(
-            f"{_name(setting, m.setup.base)}: {in_words(base)} against {in_words(again)} retrained"
-            for setting, (base, again) in zip(others, pairs, strict=True)
-        )
-        slight = all(math.isfinite(base) and base - again <= SLIGHT for base, again in pairs)
+        parts, slight = [], True
+        for setting in others:
+            base, again = (m.iterations_to(GOAL, name, setting) for name in (label, label + RETRAINED))
+            parts.append(f"{_name(setting, m.setup.base)}: {in_words(base)} against {in_words(again)} retrained")
+            slight = slight and math.isfinite(base) and base - again <= SLIGHT
         paper = "“Such generalization of our model works fine with slight loss of performance”"
-        text = f"Iterations to 1e-4, median: {text}."
-        found.append(Claim(paper, label, text, slight if pairs else None))
+        text = f"Iterations to 1e-4, median: {'; '.join(parts)}."
+        found.append(Claim(paper, label, text, slight if others else None))
     return found
 
 
-def draw(m: LearningMeasurement, figure: Figure) -> None:
+def draw(m: Measurement, figure: Figure) -> None:
     """Draw the iterations to 1e-4 against n and against the rank, counted as the paper does."""
     base = m.setup.base
     by_size = [setting for setting in m.setup.settings if setting.rank == base.rank]
     by_rank = [setting for setting in m.setup.settings if setting.n == base.n]
     panels = figure.subplots(1, 2, sharey=True)
     for axes, settings, name in zip(panels, (by_size, by_rank), ("n", "rank"), strict=True):
-        for row, dashes, label in (
-            (PAPER_BASE, "-", f"{THE_PAPER}, base model"),
-            (PAPER_RETRAINED, "--", f"{THE_PAPER}{RETRAINED}"),
-        ):
-            points = [(getattr(s, name), row[s]) for s in settings if s in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), f"s{dashes}", color="0.55", label=label, markersize=5)
+        where = [getattr(setting, name) for setting in settings]
+        for (label, row), dashes in zip(PAPER.items(), ("s-", "s--"), strict=True):
+            if any(setting in row for setting in settings):
+                counts: list[float] = [row.get(setting, math.nan) for setting in settings]
+                axes.plot(where, counts, dashes, color="0.55", label=label, markersize=5)
         for label in m.contestants:
             colour = "C3" if label == PUBLISHED else "C0" if label.startswith(PAPER_FORM) else "C2"
             counts = [m.iterations_to(GOAL, label, setting) + 1 for setting in settings]
-            where = [getattr(setting, name) for setting in settings]
             shown = [count if math.isfinite(count) else math.nan for count in counts]
             dashes = "o--" if label.endswith(RETRAINED) else "o-"
             axes.plot(where, shown, dashes, color=colour, markersize=5, label=label)
-        axes.set_xticks([getattr(setting, name) for setting in settings])
+        axes.set_xticks(where)
         axes.set_xlabel(f"n, at rank {base.rank}" if name == "n" else f"rank, at n = {base.n}")
-    panels[0].set_ylim(0, None)
-    panels[0].set_ylabel("iterations to 1e-4, as the paper counts")
+    panels[0].set(ylim=(0, None), ylabel="iterations to 1e-4, as the paper counts")
     legend_below(figure, panels)
 
 
@@ -186,8 +148,8 @@ EXPERIMENT = Experiment(
     title="Generalisation to other sizes and ranks",
     summary="iterations to 1e-4 at larger sizes and higher ranks, with the base model and with models retrained",
     source="table “Results for generalization test” of the supplement",
-    full=LearningSetup(tuple(PAPER_BASE), repeat=5, max_iter=40),
-    quick=LearningSetup((Setting(150), Setting(300), Setting(150, rank=10)), repeat=2, max_iter=40, steps=12),
+    full=Setup(tuple(PAPER_BASE), repeat=5, max_iter=40),
+    quick=Setup((Setting(150), Setting(300), Setting(150, rank=10)), repeat=2, max_iter=40, steps=12),
     measure=measure,
     tables=tables,
     claims=claims,
@@ -195,7 +157,6 @@ EXPERIMENT = Experiment(
     criteria="A row of the paper's table is matched where no setting needs more iterations, counted as the paper does; "
     f"“slight loss” is confirmed where the base model needs at most {SLIGHT} iterations more than the retrained one in "
     "every setting.",
-    kind=LearningMeasurement,
     figure_size=(11.0, 4.6),
     packages=("torch",),
 )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import draw_means
-from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setup, Table
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import OURS, PUBLISHED, SCALEDGD
 from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
+from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ITERATIONS = 100
 # "Insensitive": the slowest α at most this many times the fastest. "Slower when larger": at least so much slower at the
 # largest α than at the smallest. "Significantly faster": at most this part of the time, at every α.
 INSENSITIVE, SLOWER, FASTER = 1.25, 1.25, 0.5
@@ -23,49 +22,51 @@ INSENSITIVE, SLOWER, FASTER = 1.25, 1.25, 0.5
 def measure(setup: Setup, say: Say) -> Measurement:
     """Run a fixed number of iterations of each."""
     model = methods.published(setup, endless=True)
-    entered = [methods.ours(setup), *([model] if model else []), methods.scaledgd(setup, 1.2)]
+    entered = [methods.ours(setup), *model, methods.scaledgd(setup, 1.2)]
     notes = [
-        f"Every run does {setup.max_iter} iterations, whatever it has reached (tol=0). Initialisation, watching and "
-        "assembling the result are not counted. The default of this library would stop by itself after a dozen or so; "
-        "what its iterations cost at the beginning is in a column of its own.",
-        methods.published_note(setup.alphas) + (" For timing its last layer is repeated." if model else ""),
+        f"Every run does {setup.max_iter} iterations (tol=0). Initialisation, callback and assembling the result are "
+        "not counted. The default of this library would stop by itself after a dozen or so; the time of its first "
+        "iterations is in a column of its own.",
+        methods.published_note(setup) + (" For timing its last layer is repeated." if model else ""),
     ]
-    return methods.run_all(entered, setup, say, partial(methods.run_trial, tol=0, max_iter=setup.max_iter), notes)
+    return methods.run_all(entered, setup, say, methods.Rule(setup.max_iter, tol=0), notes)
 
 
-def milliseconds(m: Measurement, label: str, alpha: float) -> tuple[float, float]:
+def milliseconds(m: Measurement, label: str, setting: Setting) -> tuple[float, float]:
     """Return mean and standard deviation over the problems of the mean time of an iteration."""
-    return mean_and_deviation(1e3 * trial.seconds_per_iteration for trial in m.of(label, alpha))
+    return mean_and_deviation(1e3 * run.seconds_per_iteration for run in m.of(label, setting))
 
 
 def tables(m: Measurement) -> list[Table]:
     """Return the times of an iteration."""
     rows = []
-    for alpha, label, trials in m.cases():
-        mean, deviation = milliseconds(m, label, alpha)
-        early = 1e3 * mean_and_deviation(trial.early_seconds for trial in trials)[0]
-        times = [three_digits(x) for x in (mean, deviation, mean / milliseconds(m, OURS, alpha)[0], early)]
-        rows.append([alpha, label, *times, len(trials), min(trial.iterations for trial in trials)])
+    for setting, label, runs in m.cases():
+        mean, deviation = milliseconds(m, label, setting)
+        early = 1e3 * mean_and_deviation(run.early_seconds for run in runs)[0]
+        times = [three_digits(x) for x in (mean, deviation, mean / milliseconds(m, OURS, setting)[0], early)]
+        rows.append([setting.alpha, label, *times, len(runs), min(run.iterations or 0 for run in runs)])
     columns = ["α", "method", "ms per iteration", "±", f"times {OURS}", "ms, first ten", "problems", "iterations"]
     return [Table("Time of one iteration: mean and standard deviation over the problems", columns, rows)]
 
 
 def claims(m: Measurement) -> list[Claim]:
-    """Hold the paper's three statements against the measurement."""
-    other, alphas = m.labels(SCALEDGD)[0], m.setup.alphas
-    slow = {alpha: milliseconds(m, other, alpha)[0] for alpha in alphas}
-    first, last = min(alphas), max(alphas)
+    """Compare the paper's three statements with the measurement."""
+    other = m.labels(SCALEDGD)[0]
+    slow = {setting: milliseconds(m, other, setting)[0] for setting in m.setup.settings}
+    first, last = (choose(slow, key=lambda setting: setting.alpha) for choose in (min, max))
     growth = slow[last] / slow[first]
-    text = f"{slow[first]:.3g} ms at α = {first:g}, {slow[last]:.3g} ms at α = {last:g}: {growth:.2f} times."
+    text = (
+        f"{slow[first]:.3g} ms at α = {first.alpha:g}, {slow[last]:.3g} ms at α = {last.alpha:g}: {growth:.2f} times."
+    )
     found = [Claim("“ScaledGD runs slower when α becomes larger”", other, text, growth >= SLOWER)]
     for label in m.labels(OURS, PUBLISHED):
-        times = {alpha: milliseconds(m, label, alpha)[0] for alpha in alphas if m.of(label, alpha)}
+        times = {setting: milliseconds(m, label, setting)[0] for setting in slow if m.of(label, setting)}
         least, most = min(times.values()), max(times.values())
         text = f"From {least:.3g} to {most:.3g} ms, {most / least:.2f} times, over α = "
-        text += ", ".join(f"{alpha:g}" for alpha in times) + "."
+        text += ", ".join(f"{setting.alpha:g}" for setting in times) + "."
         insensitive = None if len(times) < 2 else most / least <= INSENSITIVE
         found.append(Claim("“the per-iteration runtime of LRPCA is insensitive to α”", label, text, insensitive))
-        ratios = [slow[alpha] / time for alpha, time in times.items()]
+        ratios = [slow[setting] / time for setting, time in times.items()]
         text = f"ScaledGD takes {min(ratios):.2g} to {max(ratios):.2g} times as long."
         found.append(Claim("“and is significantly faster than ScaledGD”", label, text, min(ratios) >= 1 / FASTER))
     return found
@@ -73,9 +74,7 @@ def claims(m: Measurement) -> list[Claim]:
 
 def draw(m: Measurement, figure: Figure) -> None:
     """Draw the mean time of an iteration against α, with error bars."""
-    axes = draw_means(figure, m, milliseconds)
-    axes.set_ylim(0, None)
-    axes.set_ylabel("milliseconds per iteration")
+    draw_means(figure, m, milliseconds).set(ylim=(0, None), ylabel="milliseconds per iteration")
 
 
 EXPERIMENT = Experiment(
@@ -83,8 +82,8 @@ EXPERIMENT = Experiment(
     title="Time of one iteration",
     summary="time per iteration against the share of outliers, LRPCA and ScaledGD",
     source="figure “Single-step runtime comparison with error bar for LRPCA and baseline ScaledGD”",
-    full=Setup(n=1000, alphas=(0.1, 0.2, 0.3, 0.4, 0.5), repeat=10, max_iter=ITERATIONS, tuning_n=1000),
-    quick=Setup(n=1000, alphas=(0.1, 0.3, 0.5), repeat=2, max_iter=30, tuning_n=1000),
+    full=Setup(shares(1000, 0.1, 0.2, 0.3, 0.4, 0.5), repeat=10, max_iter=100),
+    quick=Setup(shares(1000, 0.1, 0.3, 0.5), repeat=2, max_iter=30),
     measure=measure,
     tables=tables,
     claims=claims,

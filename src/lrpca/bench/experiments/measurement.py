@@ -1,12 +1,15 @@
-"""What an experiment is, and what it measured: plain records that go to JSON and come back."""
+"""What an experiment is and what it measured: one kind of setup, of run and of measurement for all experiments."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lrpca.bench.experiments.statistics import digits, iterations_to, typical
+from lrpca.bench.measuring import Table
+from lrpca.report import Number
+from lrpca.testing import Problem, planted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,167 +22,228 @@ PROBLEMS = (
 )
 
 
-class Fact(NamedTuple):
-    """A number that a page shows large, and what it is."""
-
-    label: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of numbers, texts or None, under named columns."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-
-
 @dataclass(frozen=True)
 class Claim:
     """A sentence of the paper beside what was measured."""
 
     paper: str
-    of: str  # which method it was held against
+    of: str  # the method it is compared with
     measured: str
     confirmed: bool | None  # None: the numbers cannot tell
 
 
 @dataclass(frozen=True)
-class Setup:
-    """How large a comparison of solvers is.
+class Setting:
+    """A kind of problem: n x n, of a rank, with a share α of outliers.
 
-    Attributes
-    ----------
-    n : int
-        Rows and columns of every problem.
-    alphas : tuple of float
-        Shares of outliers.
-    repeat : int
-        Problems for each of them.
-    max_iter : int
-        Most iterations of every method.
-    tuning_n, tuning_iterations : int
-        Rows and columns of the problems that ScaledGD is tuned on, and most iterations in tuning.
-    seed : int
-        Problem i has the seed `seed` + i.
-    rank : int
-        Rank of every problem, which the methods are told.
+    Examples
+    --------
+    >>> str(Setting(3000))
+    'n = 3000, r = 5, α = 0.1'
     """
 
     n: int
-    alphas: tuple[float, ...]
-    repeat: int
-    max_iter: int
-    tuning_n: int
-    tuning_iterations: int = 150
-    seed: int = 0
     rank: int = 5
+    alpha: float = 0.1
 
     def __str__(self) -> str:
-        return f"n = {self.n}, rank {self.rank}, α = " + ", ".join(f"{alpha:g}" for alpha in self.alphas)
+        return f"n = {self.n}, r = {self.rank}, α = {self.alpha:g}"
+
+    def draw(self, seed: int) -> Problem:
+        """Return a problem of this kind."""
+        return planted((self.n, self.n), rank=self.rank, outlier_fraction=self.alpha, random_state=seed)
+
+
+def shares(n: int, *alphas: float) -> tuple[Setting, ...]:
+    """Return the settings of one size with several shares of outliers."""
+    return tuple(Setting(n, alpha=alpha) for alpha in alphas)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How large an experiment is.
+
+    Attributes
+    ----------
+    settings : tuple of Setting
+        The kinds of problems; others are compared with the first.
+    repeat : int
+        Problems, or trained models, for each setting.
+    repeated : str
+        "problems" or "trainings".
+    max_iter : int
+        Maximum number of iterations of a run.
+    tuning_n, tuning_iterations : int
+        Size of the problems that ScaledGD is tuned on, and maximum number of iterations in tuning.
+    steps : int, optional
+        Training steps; the default of `lrpca.learn.train` if None.
+    timed_steps : int
+        Steps of the paper's training algorithm that are timed.
+    seed : int
+        Problem or training i has the seed `seed` + i.
+    """
+
+    settings: tuple[Any, ...]
+    repeat: int
+    repeated: str = "problems"
+    max_iter: int = 0
+    tuning_n: int = 0
+    tuning_iterations: int = 150
+    steps: int | None = None
+    timed_steps: int = 0
+    seed: int = 0
+
+    def __str__(self) -> str:
+        sizes, ranks, alphas = (
+            ", ".join(f"{value:g}" for value in sorted({getattr(setting, name) for setting in self.settings}))
+            for name in ("n", "rank", "alpha")
+        )
+        return f"n = {sizes}, rank {ranks}, α = {alphas}"
+
+    @property
+    def base(self) -> Any:
+        """The first setting."""
+        return self.settings[0]
 
     def caption(self) -> str:
-        """Return what was measured, for the line below a figure."""
-        return f"{self}; {self.repeat} problems each"
+        """Return the line below the figure."""
+        repeated = self.repeated.removesuffix("s") if self.repeat == 1 else self.repeated
+        return f"{self}; {self.repeat} {repeated} each"
 
-    def facts(self) -> list[Fact]:
-        """Return the sizes to show large."""
-        return [
-            Fact("Size", f"{self.n} x {self.n}", f"rank {self.rank}, double precision"),
-            Fact("Problems", str(self.repeat), "for each share of outliers"),
-        ]
+    def facts(self) -> list[Number]:
+        """Return the sizes that the page shows in large type."""
+        base, others = self.base, len(self.settings) - 1
+        note = f"rank {base.rank}, α = {base.alpha:g}" + (f", and {others} more" if others else "")
+        size = Number("Size", f"{base.n} x {base.n}", note)
+        return [size, Number(self.repeated.capitalize(), str(self.repeat), "for each setting")]
 
     def describe(self) -> str:
         """Return which problems were drawn, and how."""
-        return (
-            f"{PROBLEMS} Seeds {self.seed} to {self.seed + self.repeat - 1}, the same for all methods, which take "
-            f"turns in shuffled order. At most {self.max_iter} iterations."
-        )
+        seeds = f"Seeds {self.seed} to {self.seed + self.repeat - 1}" if self.repeat > 1 else f"Seed {self.seed}"
+        parts = [PROBLEMS, f"{seeds} of the {self.repeated}. Methods run on the same problems, in shuffled order."]
+        if self.max_iter:
+            parts.append(f"At most {self.max_iter} iterations.")
+        if self.steps:
+            parts.append(f"{self.steps} training steps instead of the default number.")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One method on one problem."""
+class Run:
+    """One method on one problem; None is what was not measured or is not finite."""
 
     label: str
-    alpha: float
+    setting: Any
     seed: int  # of the problem and of the method
-    seconds: float  # wall time of the call of ``lrpca.decompose``, less that of watching it
-    iterations: int
-    seconds_per_iteration: float  # mean, initialisation not counted
-    early_seconds: float  # the same over the first ten
     reason: str
-    residual: float | None  # ‖Y - X - S‖ / ‖Y‖ at the end; None if it is not finite
-    error: float | None  # ‖X - X*‖ / ‖X*‖ at the end; None if it is not finite
-    errors: tuple[float, ...] | None = None  # the same after every iteration, where the experiment asks for it
-
-
-class Records:
-    """What every kind of measurement has in common: a frozen dataclass with a setup and tuples of records."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, and `from_dict` reads."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Make it again from what was stored; other keys are passed over."""
-        return restore(cls, content)  # type: ignore[no-any-return]
-
-    def listings(self) -> list[Table]:
-        """Return everything that was run, a row each; lists of numbers are left out."""
-        found = []
-        for name, caption in (("trainings", "All trainings"), ("runs", "All runs"), ("trials", "All runs")):
-            # A training of no steps was made elsewhere.
-            if records := [record for record in getattr(self, name, ()) if getattr(record, "steps", 1)]:
-                columns = [f.name for f in fields(records[0]) if "tuple" not in str(f.type)]
-                columns += [shown for shown in ("iterations", "last_error") if shown in dir(type(records[0]))]
-                rows = [[getattr(record, column) for column in columns] for record in records]
-                found.append(Table(caption, [column.replace("_", " ") for column in columns], rows))
-        return found
+    seconds: float | None = None  # wall time of the call, without the time of the callback
+    iterations: int | None = None
+    seconds_per_iteration: float = 0.0  # mean, without the initialisation
+    early_seconds: float = 0.0  # the same over the first ten
+    residual: float | None = None  # ‖Y - X - S‖ / ‖Y‖ at the end; for videos the median of |Y - X|
+    error: float | None = None  # ‖X - X*‖ / ‖X*‖ at the end
+    errors: Sequence[float] = ()  # the same after every iteration
+    theorem: Sequence[float] = ()  # thresholds of the paper's theorem: ‖X*‖∞, then ‖X_{k-1} - X*‖∞
+    distance: float | None = None  # ‖X - X_a‖ / ‖X_a‖, X_a being AltProj's answer on the same video
 
 
 @dataclass(frozen=True)
-class Measurement(Records):
-    """All trials of a comparison of solvers.
+class Training:
+    """One trained model. `timed` below `steps` means that the time is extrapolated; 0 steps, trained elsewhere."""
+
+    label: str
+    setting: Any
+    seed: int
+    steps: int
+    timed: int
+    seconds: float
+    held_out: Sequence[float] = ()  # error on held-out problems after layers 0, 1, ...
+    thresholds: Sequence[float] = ()  # ζ and η of layers 0, 1, ...
+    step_sizes: Sequence[float] = ()
+    tail: Sequence[float] | None = None  # β and φ of the recurrence
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything an experiment measured.
 
     Attributes
     ----------
     setup : Setup
     contestants : dict of str to str
-        What each method was told, by label.
-    trials : tuple of Trial
-    notes : tuple of str
-        What a reader should know beside the numbers.
+        What each method was given, by label.
+    runs, trainings : list of Run, list of Training
+    pictures : dict of str to str
+        JPEG files in base64, by name.
+    notes : list of str
+        What a reader should know besides the numbers.
     """
 
-    setup: Setup
+    setup: Any
     contestants: Mapping[str, str]
-    trials: tuple[Trial, ...]
-    notes: tuple[str, ...] = ()
+    runs: Sequence[Run] = ()
+    trainings: Sequence[Training] = ()
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
-    def of(self, label: str, alpha: float) -> list[Trial]:
-        """Return the trials of one method at one share of outliers."""
-        return [trial for trial in self.trials if (trial.label, trial.alpha) == (label, alpha)]
+    def of(self, label: str, setting: Any) -> list[Run]:
+        """Return the runs of one method on one kind of problem."""
+        return [run for run in self.runs if (run.label, run.setting) == (label, setting)]
+
+    def trained(self, label: str, setting: Any) -> list[Training]:
+        """Return the trainings of one label for one kind of problem."""
+        return [training for training in self.trainings if (training.label, training.setting) == (label, setting)]
 
     def labels(self, *families: str) -> list[str]:
-        """Return the labels that begin with one of the words, all if none is given, in order."""
+        """Return the labels that begin with one of the words; all if none is given."""
         return [label for label in self.contestants if not families or label.startswith(families)]
 
-    def cases(self) -> list[tuple[float, str, list[Trial]]]:
-        """Return share of outliers, label and trials of all that were run together, in the order of the tables."""
-        pairs = [(alpha, label) for alpha in self.setup.alphas for label in self.contestants]
-        return [(alpha, label, trials) for alpha, label in pairs if (trials := self.of(label, alpha))]
+    def cases(self) -> list[tuple[Any, str, list[Run]]]:
+        """Return setting, label and runs, in the order of the tables."""
+        pairs = [(setting, label) for setting in self.setup.settings for label in self.contestants]
+        return [(setting, label, runs) for setting, label in pairs if (runs := self.of(label, setting))]
+
+    def iterations_to(self, goal: float, label: str, setting: Any) -> float:
+        """Return the median number of iterations to an error; inf if it is not reached."""
+        return typical(iterations_to(run.errors, goal) for run in self.of(label, setting))
+
+    def error_after(self, iteration: int, label: str, setting: Any) -> float | None:
+        """Return the median error after an iteration, None if no run got so far; a run at its goal stays there."""
+        errors = [
+            run.errors[min(iteration, len(run.errors)) - 1]
+            for run in self.of(label, setting)
+            if run.errors and (iteration <= len(run.errors) or run.reason == "callback")
+        ]
+        return digits(typical(errors)) if errors else None
+
+    def listings(self) -> list[Table]:
+        """Return everything that was run, one row each; lists of numbers are left out."""
+        found = []
+        for caption, records in (("All trainings", self.trainings), ("All runs", self.runs)):
+            rows = [_plain(record) | {"setting": str(record.setting)} for record in records]
+            columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if not _is_list(value)))
+            if rows:
+                names = [name.replace("_", " ") for name in columns]
+                found.append(Table(caption, names, [[row.get(name) for name in columns] for row in rows]))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold and `Experiment.read` reads."""
+        records = {name: [_plain(record) for record in getattr(self, name)] for name in ("runs", "trainings")}
+        return asdict(replace(self, runs=(), trainings=())) | records
 
 
-S = TypeVar("S", bound=Any)
-M = TypeVar("M", bound=Any)
+def _plain(record: Any) -> dict[str, Any]:
+    """Return a record without the fields that hold nothing."""
+    return {name: value for name, value in asdict(record).items() if value is not None and value != ()}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
 
 
 @dataclass(frozen=True)
-class Experiment(Generic[S, M]):
+class Experiment:
     """A figure or table of the paper, and how to make it again.
 
     Attributes
@@ -193,7 +257,7 @@ class Experiment(Generic[S, M]):
         Which figure or table of the paper.
     full, quick : Setup
     measure : callable
-        ``(setup, say) -> Measurement``, `say` being told what is done.
+        ``(setup, say) -> Measurement``; `say` is called with what is being done.
     tables : callable
         ``(measurement) -> list of Table``.
     claims : callable
@@ -202,86 +266,43 @@ class Experiment(Generic[S, M]):
         ``(measurement, figure) -> None``.
     criteria : str
         When a claim counts as confirmed.
-    kind : type
-        Of the measurement.
     figure_size : tuple of float
         In inches.
     packages : tuple of str
-        What it needs beside the packages that everything needs.
+        Packages that only this experiment needs.
     """
 
     name: str
     title: str
     summary: str
     source: str
-    full: S
-    quick: S
-    measure: Callable[[S, Say], M]
-    tables: Callable[[M], list[Table]]
-    claims: Callable[[M], list[Claim]]
-    draw: Callable[[M, Figure], None]
+    full: Any
+    quick: Any
+    measure: Callable[[Any, Say], Measurement]
+    tables: Callable[[Measurement], list[Table]]
+    claims: Callable[[Measurement], list[Claim]]
+    draw: Callable[[Measurement, Figure], None]
     criteria: str
-    kind: type[M] = Measurement  # type: ignore[assignment]
     figure_size: tuple[float, float] = (8.0, 4.2)
     packages: tuple[str, ...] = ()
 
-    def read(self, record: Mapping[str, Any]) -> M:
+    def read(self, record: Mapping[str, Any]) -> Measurement:
         """Return the measurement that a result file holds."""
-        return restore(self.kind, record)  # type: ignore[no-any-return]
+        kind = type(self.full.base)
+        setup = record["setup"] | {"settings": tuple(kind(**setting) for setting in record["setup"]["settings"])}
+        records: list[list[Any]] = [
+            [make(**{**item, "setting": kind(**item["setting"])}) for item in record[name]]
+            for make, name in ((Run, "runs"), (Training, "trainings"))
+        ]
+        runs, trainings = records
+        rest = (record["pictures"], record["notes"])
+        return Measurement(type(self.full)(**setup), record["contestants"], runs, trainings, *rest)
 
-    def is_small(self, setup: S) -> bool:
-        """Return whether a setup is less than the paper's: other sizes, shares or iterations, or fewer problems."""
-        like = replace(setup, seed=self.full.seed, repeat=min(setup.repeat, self.full.repeat))
-        return bool(self.full != like)
+    def is_small(self, setup: Any) -> bool:
+        """Return whether a setup differs from the paper's in more than the seed or more problems."""
+        return bool(self.full != replace(setup, seed=self.full.seed, repeat=min(setup.repeat, self.full.repeat)))
 
-    def judge(self, m: M) -> list[Claim]:
-        """Return the claims beside what was measured; a small form can tell of none whether it is confirmed."""
+    def judge(self, m: Measurement) -> list[Claim]:
+        """Return the claims; those of a small setup are neither confirmed nor refuted."""
         found = self.claims(m)
         return [replace(claim, confirmed=None) for claim in found] if self.is_small(m.setup) else found
-
-
-def restore(kind: Any, value: Any) -> Any:
-    """Return what JSON held as what it was: dataclasses and tuples by their types; unknown keys are passed over.
-
-    Examples
-    --------
-    >>> restore(Setup, {"n": 9, "alphas": [0.1], "repeat": 1, "max_iter": 5, "tuning_n": 9, "old": 0}).alphas
-    (0.1,)
-    """
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: restore(hints[name], item) for name, item in value.items() if name in hints})  # type: ignore[operator]
-    if isinstance(kind, UnionType):
-        kind = get_args(kind)[0]
-    if get_origin(kind) is tuple and value is not None:
-        return tuple(restore(get_args(kind)[0], item) for item in value)
-    return value
-
-
-def to_json(content: Mapping[str, Any]) -> str:
-    """Return JSON with one line for each item of a list of records, so that long lists stay readable.
-
-    Examples
-    --------
-    >>> print(to_json({"name": "a", "trials": [{"k": 1}, {"k": 2}]}), end="")
-    {
-     "name": "a",
-     "trials": [
-      {"k": 1},
-      {"k": 2}
-     ]
-    }
-    """
-    parts = []
-    for key, value in content.items():
-        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-            lines = ",\n".join("  " + _line(item) for item in value)
-            text = f"[\n{lines}\n ]"
-        else:
-            text = _line(value)
-        parts.append(f" {_line(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

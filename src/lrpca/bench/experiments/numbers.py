@@ -9,24 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.experiments.drawing import legend_below
-from lrpca.bench.experiments.learning import (
-    FREE_LAYERS,
-    LearningMeasurement,
-    LearningSetup,
-    Run,
-    Setting,
-    Training,
-    draw_problem,
-    train,
-)
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
-from lrpca.bench.experiments.methods import PUBLISHED, published_model, published_note
+from lrpca.bench.experiments import measurement, methods
+from lrpca.bench.experiments.drawing import draw_range, legend_below
+from lrpca.bench.experiments.measurement import Claim, Measurement, Run, Say, Setting, Setup, Training, shares
+from lrpca.bench.experiments.methods import FREE_LAYERS, PUBLISHED
 from lrpca.bench.experiments.statistics import three_digits, typical
+from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 OURS = "LRPCA, trained here"
@@ -41,53 +32,53 @@ STRAIGHT = 0.9
 FIRST = 3
 
 
-def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
-    """Train in the paper's form for every share of outliers, and note what was learned and what was published."""
-    trainings = []
-    for i in range(setup.repeat):
-        for setting in setup.settings:
-            trainings.append(train(OURS, setting, setup, say, seed=setup.seed + i)[1])
+def measure(setup: Setup, say: Say) -> Measurement:
+    """Train in the paper's form for every share of outliers; record what was learned and what was published."""
+    trainings = [
+        methods.train(OURS, setting, setup, say, seed=setup.seed + i)[1]
+        for i in range(setup.repeat)
+        for setting in setup.settings
+    ]
     runs = [_follow(training, setup.seed) for training in trainings[: len(setup.settings)]]
-    alphas = [setting.alpha for setting in setup.settings]
-    contestants = {OURS: f"FRMNN of K = {FREE_LAYERS} layers in the paper's form, trained by the fast way"}
+    contestants = {OURS: f"FRMNN of K = {FREE_LAYERS} layers in the paper's form, trained by the fast algorithm"}
     for setting in setup.settings:
-        schedule = published_model(setting.alpha)
-        if schedule is not None:
-            trainings.append(_as_training(schedule.scaled_to((setting.n, setting.n), setting.rank), setting))
+        if (schedule := methods.published_model(setting.alpha)) is not None:
+            trainings.append(as_training(schedule.scaled_to((setting.n, setting.n), setting.rank), setting))
             contestants[PUBLISHED] = "16 layers as published; thresholds are scaled to other n by the paper's rule"
     notes = [
         f"Beyond layer {FREE_LAYERS} the numbers of the FRMNN follow its recurrence.",
         "The theorem asks for ζ_0 = ‖X*‖∞ and ζ_k = ‖X_{k-1} − X*‖∞, and for steps between 1/4 and 8/9. It says that "
         "such numbers suffice for few enough outliers, not that others fail. Its thresholds are computed here along "
         "the iterates of our models, on one problem for each α, from an X* that only the experiment knows.",
-        published_note(alphas),
+        methods.published_note(setup),
     ]
-    return LearningMeasurement(setup, contestants, tuple(trainings), tuple(runs), tuple(notes))
+    return Measurement(setup, contestants, runs, trainings, notes=notes)
 
 
 def _follow(training: Training, seed: int) -> Run:
-    """Run a model on a problem, and note the thresholds that the theorem would set on the way."""
+    """Run a model on a problem, and record the thresholds of the theorem along its iterates."""
     import torch
 
     learn = lrpca.learn
-    setting = training.setting
-    problem = draw_problem(setting, seed)
-    schedule = Schedule(training.thresholds, training.step_sizes, tail=training.tail)
+    problem = training.setting.draw(seed)
     theorem, errors = [float(np.abs(problem.X).max())], []
     with torch.no_grad():
         shown = learn.tensors.prepare(learn.problems.TrainingProblem(problem.Y, problem.rank))
-        for layer in learn.UnrolledNetwork(schedule).layers(shown, LAYERS):
+        for layer in learn.UnrolledNetwork(_schedule(training)).layers(shown, LAYERS):
             X = (layer.L @ layer.R.T).numpy()
             theorem.append(float(np.abs(X - problem.X).max()))
             errors.append(problem.error(X))
-    digits = [tuple(float(f"{value:.4g}") for value in values) for values in (errors[1:], theorem[: LAYERS + 1])]
-    return Run(OURS, setting.n, setting.rank, setting.alpha, seed, "max_iter", *digits)
+    rounded = [[float(f"{value:.4g}") for value in values] for values in (errors[1:], theorem[: LAYERS + 1])]
+    return Run(OURS, training.setting, seed, "max_iter", errors=rounded[0], theorem=rounded[1])
 
 
-def _as_training(schedule: Schedule, setting: Setting) -> Training:
+def _schedule(training: Training) -> Schedule:
+    return Schedule(training.thresholds, training.step_sizes, tail=training.tail)
+
+
+def as_training(schedule: Schedule, setting: Setting) -> Training:
     """Return a published model as one that was trained elsewhere."""
-    where = (PUBLISHED, setting.n, setting.rank, setting.alpha)
-    return Training(*where, 0, 0, 0, 0.0, (), tuple(schedule.thresholds), tuple(schedule.steps))
+    return Training(PUBLISHED, setting, 0, 0, 0, 0.0, (), list(schedule.thresholds), list(schedule.steps))
 
 
 def learned(training: Training) -> tuple[list[float], list[float]]:
@@ -95,54 +86,54 @@ def learned(training: Training) -> tuple[list[float], list[float]]:
 
     Examples
     --------
-    >>> t = Training("", 60, 5, 0.1, 0, 1, 1, 1.0, (), (8.0, 4.0, 2.0), (0.0, 1.0, 0.5), (1.0, 0.5))
+    >>> t = Training("", Setting(60), 0, 1, 1, 1.0, (), (8.0, 4.0, 2.0), (0.0, 1.0, 0.5), (1.0, 0.5))
     >>> learned(t)[0][:4], learned(t)[1][:3]
     ([8.0, 4.0, 2.0, 1.0], [1.0, 0.5, 0.5])
     """
-    schedule = Schedule(training.thresholds, training.step_sizes, tail=training.tail)
+    schedule = _schedule(training)
     pairs = [pair for k in range(1, LAYERS + 1) if (pair := schedule.at(k)) is not None]
     return [training.thresholds[0], *(threshold for threshold, _ in pairs)], [step for _, step in pairs]
 
 
-def middle(m: LearningMeasurement, label: str, setting: Setting) -> tuple[list[float], list[float]]:
+def middle(m: Measurement, label: str, setting: Setting) -> tuple[list[float], list[float]]:
     """Return the median over the trainings of every threshold and step."""
     both = [learned(training) for training in m.trained(label, setting)]
     thresholds, steps = ([typical(values) for values in zip(*lists, strict=False)] for lists in zip(*both, strict=True))
     return thresholds, steps
 
 
-def tables(m: LearningMeasurement) -> list[Table]:
-    """Return thresholds, steps, and what can be said of them."""
-    found = []
+def tables(m: Measurement) -> list[Table]:
+    """Return thresholds, steps, and a summary of them."""
     pairs = [(label, setting) for setting in m.setup.settings for label in m.contestants if m.trained(label, setting)]
-    columns = [f"α = {setting.alpha:g}, {_short(label)}" for label, setting in pairs]
+    columns = ["k", *(f"α = {setting.alpha:g}, {_short(label)}" for label, setting in pairs)]
     numbers = [middle(m, label, setting) for label, setting in pairs]
-    for which, name in enumerate(("Thresholds ζ_k", "Steps η_k")):
-        rows: list[list[Any]] = []
-        for k in range(which, LAYERS + 1):
-            values = [_at(both[which], k - which) for both in numbers]
-            rows.append([k, *(f"{v:.2e}" if v is not None and not which else v and three_digits(v) for v in values)])
-        found.append(Table(f"{name}, median over the trainings", ["k", *columns], rows))
-    return [*found, Table("What was learned", *_summary(m, pairs, numbers))]
+    thresholds, steps, summary = [], [], []
+    for k in range(LAYERS + 1):
+        thresholds.append([k, *(f"{each[k]:.2e}" if k < len(each) else None for each, _ in numbers)])
+        steps.append([k, *(three_digits(each[k - 1]) if k <= len(each) else None for _, each in numbers)])
+    for (label, setting), both in zip(pairs, numbers, strict=True):
+        summary.append([setting.alpha, label, *_summary(m, label, setting, *both)])
+    about = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
+    return [
+        Table("Thresholds ζ_k, median over the trainings", columns, thresholds),
+        Table("Steps η_k, median over the trainings", columns, steps[1:]),
+        Table("What was learned", [*about, "ζ_k / the theorem's, median", "layers with η above 8/9"], summary),
+    ]
 
 
 def _summary(
-    m: LearningMeasurement, pairs: Sequence[tuple[str, Setting]], numbers: Sequence[tuple[list[float], list[float]]]
-) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows: one row for each model."""
-    rows: list[list[Any]] = []
-    for (label, setting), (thresholds, steps) in zip(pairs, numbers, strict=True):
-        factor, straight = decay(thresholds)
-        above = ", ".join(str(k) for k, step in enumerate(steps, start=1) if step > MOST_STEP) or "none"
-        tails = [training.tail for training in m.trained(label, setting) if training.tail]
-        tail = ", ".join(f"{typical(values):.3g}" for values in zip(*tails, strict=True)) if tails else None
-        theorem = next((run.theorem for run in m.ran(label, setting)), None)
-        # Only the free layers: past them the recurrence may run ahead.
-        ratios = zip(thresholds[1 : FREE_LAYERS + 1], (theorem or ())[1:], strict=False)
-        share = three_digits(typical(z / t for z, t in ratios)) if theorem else None
-        rows.append([setting.alpha, label, three_digits(factor), three_digits(straight), tail, share, above])
-    columns = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
-    return [*columns, "ζ_k / the theorem's, median", "layers with η above 8/9"], rows
+    m: Measurement, label: str, setting: Setting, thresholds: Sequence[float], steps: Sequence[float]
+) -> list[Any]:
+    """Return decay, tail, ratio to the theorem's thresholds, and the layers with large steps."""
+    factor, straight = decay(thresholds)
+    above = ", ".join(str(k) for k, step in enumerate(steps, start=1) if step > MOST_STEP) or "none"
+    tails = [training.tail for training in m.trained(label, setting) if training.tail]
+    tail = ", ".join(f"{typical(values):.3g}" for values in zip(*tails, strict=True)) if tails else None
+    theorem = next((run.theorem for run in m.of(label, setting)), None)
+    # Only the free layers: past them the thresholds of the recurrence may fall faster.
+    ratios = zip(thresholds[1 : FREE_LAYERS + 1], (theorem or ())[1:], strict=False)
+    share = three_digits(typical(z / t for z, t in ratios)) if theorem else None
+    return [three_digits(factor), three_digits(straight), tail, share, above]
 
 
 def decay(thresholds: Sequence[float]) -> tuple[float, float]:
@@ -160,8 +151,8 @@ def decay(thresholds: Sequence[float]) -> tuple[float, float]:
     return math.exp(slope), 1 - left / max(float(((logs - logs.mean()) ** 2).sum()), 1e-300)
 
 
-def claims(m: LearningMeasurement) -> list[Claim]:
-    """Hold the paper's two sentences against what was learned."""
+def claims(m: Measurement) -> list[Claim]:
+    """Compare the paper's two sentences with what was learned."""
     found = []
     for label in m.contestants:
         settings = [setting for setting in m.setup.settings if m.trained(label, setting)]
@@ -179,65 +170,48 @@ def claims(m: LearningMeasurement) -> list[Claim]:
         text = f"Mean of the first {FIRST} steps, and of the last {FIRST} up to layer {FREE_LAYERS}: {text}."
         paper = (
             "“η_k takes larger value when k is small”: “very aggressively with large step sizes in the first several "
+            "steps”, conservative after that"
         )
-        paper += "steps”, conservative after that"
         found.append(Claim(paper, label, text, all(early > late for early, late in means.values())))
     return found
 
 
-def draw(m: LearningMeasurement, figure: Figure) -> None:
+def draw(m: Measurement, figure: Figure) -> None:
     """Draw steps and thresholds against the layer; the range over the trainings is shaded."""
-    left, right = figure.subplots(1, 2)
+    right, left = figure.subplots(1, 2)[::-1]
     for i, setting in enumerate(m.setup.settings):
-        for label in m.contestants:
-            for axes, which in ((left, 1), (right, 0)):
-                _draw_numbers(axes, m, label, setting, which, f"C{i}")
-        for run in m.ran(OURS, setting):
+        for label in (label for label in m.contestants if m.trained(label, setting)):
+            curves = [learned(training) for training in m.trained(label, setting)]
+            style: dict[str, Any] = {"color": f"C{i}", "label": f"α = {setting.alpha:g}, {_short(label)}"}
+            if label == PUBLISHED:
+                style |= {"linestyle": "--", "linewidth": 1.2}
+            else:
+                style |= {"marker": "o", "markersize": 3.5, "linewidth": 1.6}
+            for first, axes in enumerate((right, left)):
+                draw_range(axes, first, [curve[first] for curve in curves], **style)
+        for run in m.of(OURS, setting):
             layers = range(len(run.theorem))
             right.plot(layers, run.theorem, ":", color=f"C{i}", linewidth=1.2, label=None if i else THEOREM_LABEL)
     left.axhspan(LEAST_STEP, MOST_STEP, color="0.5", alpha=0.15, linewidth=0, label="η of the theorem, 1/4 to 8/9")
-    left.set_ylim(0, None)
-    left.set_ylabel("step η")
-    right.set_yscale("log")
-    right.set_ylabel("threshold ζ")
+    left.set(ylim=(0, None), ylabel="step η")
+    right.set(yscale="log", ylabel="threshold ζ")
     for axes in (left, right):
         axes.axvline(FREE_LAYERS, color="0.6", linewidth=0.8, zorder=0)
         axes.set_xlabel("layer")
     legend_below(figure, [left, right])
 
 
-def _draw_numbers(axes: Axes, m: LearningMeasurement, label: str, setting: Setting, which: int, colour: str) -> None:
-    """Draw thresholds (0) or steps (1) of one model."""
-    trainings = m.trained(label, setting)
-    if not trainings:
-        return
-    curves = np.array([learned(training)[which] for training in trainings])
-    where = np.arange(which, which + curves.shape[1])
-    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.6}
-    if label == PUBLISHED:
-        look = {"linestyle": "--", "linewidth": 1.2}
-    name = f"α = {setting.alpha:g}, {_short(label)}"
-    axes.plot(where, np.median(curves, axis=0), color=colour, label=name, **look)
-    axes.fill_between(where, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-
-
 def _short(label: str) -> str:
     return "ours" if label == OURS else "published"
 
 
-def _at(values: Sequence[float], k: int) -> float | None:
-    return values[k] if k < len(values) else None
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = measurement.Experiment(
     name="numbers",
     title="What is learned",
     summary="the learned thresholds and steps, layer by layer, beside the published ones",
     source="figures “Trained step sizes” and “Trained thresholdings” of the supplement",
-    full=LearningSetup(tuple(Setting(1000, alpha=alpha) for alpha in (0.1, 0.2, 0.3)), repeat=3, repeated="trainings"),
-    quick=LearningSetup(
-        tuple(Setting(200, alpha=alpha) for alpha in (0.1, 0.3)), repeat=1, repeated="trainings", steps=30
-    ),
+    full=Setup(shares(1000, 0.1, 0.2, 0.3), repeat=3, repeated="trainings"),
+    quick=Setup(shares(200, 0.1, 0.3), repeat=1, repeated="trainings", steps=30),
     measure=measure,
     tables=tables,
     claims=claims,
@@ -245,7 +219,6 @@ EXPERIMENT = Experiment(
     criteria=f"“Exponential” is confirmed where a straight line explains at least {STRAIGHT:g} of the variance of log "
     f"ζ over layers 1 to {FREE_LAYERS}, at every α; “larger when k is small”, where the mean of the first {FIRST} "
     f"steps is above that of the last {FIRST} of those layers, at every α.",
-    kind=LearningMeasurement,
     figure_size=(11.0, 5.0),
     packages=("torch",),
 )

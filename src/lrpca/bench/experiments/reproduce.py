@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lrpca import plot, report
 from lrpca.bench.experiments import (
     convergence,
     generalisation,
@@ -21,16 +22,20 @@ from lrpca.bench.experiments import (
     training_time,
     video,
 )
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table, to_json
-from lrpca.core import environment as circumstances
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say
+from lrpca.bench.measuring import Table, compact_json
+from lrpca.core import environment
 from lrpca.files.atomic import check_folder, replacing_files
 
-# Comparisons of solvers first, then what the paper measures of learning, which needs PyTorch; then videos.
-_ALL: tuple[Experiment[Any, Any], ...] = (
-    *(convergence.EXPERIMENT, iteration_time.EXPERIMENT, total_time.EXPERIMENT, recovery.EXPERIMENT),
-    *(models.EXPERIMENT, training_time.EXPERIMENT, generalisation.EXPERIMENT, numbers.EXPERIMENT, video.EXPERIMENT),
-)
-EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+# Comparisons of solvers first, then learning, which needs PyTorch, then videos.
+_ALL = (convergence, iteration_time, total_time, recovery, models, training_time, generalisation, numbers, video)
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _ALL}
+VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
+SMALL_VERDICT = "cannot tell: small form"
+# What ran is not the paper's program.
+HELD = "compared with this library's solvers"
+CLAIM_COLUMNS = ("confirmed", "compared with", "the paper", "measured")
+PAPER = "H. Cai, J. Liu, W. Yin: Learned Robust PCA, NeurIPS 2021"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Reproduction:
         Time of the whole experiment.
     """
 
-    experiment: Experiment[Any, Any]
+    experiment: Experiment
     tables: list[Table]
     claims: list[Claim]
     small: bool
@@ -59,8 +64,8 @@ class Reproduction:
     seconds: float
 
 
-def find_experiment(name: str) -> Experiment[Any, Any]:
-    """Return an experiment by its name, or raise with the list of those there are."""
+def find_experiment(name: str) -> Experiment:
+    """Return an experiment by its name; a ValueError lists the known ones."""
     if name not in EXPERIMENTS:
         raise ValueError(f"name={name!r} is not an experiment; use one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]
@@ -75,7 +80,7 @@ def reproduce(
     random_state: int = 0,
     videos: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = False,
-    progress: Say | None = None,
+    progress: Say = lambda message: None,
 ) -> Reproduction:
     """Run one of the paper's comparisons and write ``NAME.json`` and ``NAME.html``.
 
@@ -84,9 +89,9 @@ def reproduce(
     name : str
         One of `EXPERIMENTS`.
     output_directory : str or path-like
-        Where to write; made if need be, when all is measured.
+        Where to write; made, if missing, after everything is measured.
     quick : bool
-        The small form: seconds rather than minutes. It is a sketch of the full one, and confirms nothing.
+        The small form: seconds instead of minutes. It confirms no claim.
     repeat : int, optional
         Problems for each setting.
     random_state : int
@@ -95,16 +100,13 @@ def reproduce(
         Footage for the experiment "video": files or folders of pictures, in turn for its clips.
     overwrite : bool
         Whether files of these names may be replaced.
-    progress : callable, optional
+    progress : callable
         Called with a short line before each stage.
 
     Returns
     -------
     Reproduction
     """
-    from lrpca import plot
-    from lrpca.bench.experiments.page import compose
-
     experiment = find_experiment(name)
     if repeat is not None and repeat < 1:
         raise ValueError(f"repeat={repeat} is not positive; use e.g. 5")
@@ -115,34 +117,33 @@ def reproduce(
     plot.require_matplotlib()
     setup = experiment.quick if quick else experiment.full
     setup = replace(setup, seed=random_state, repeat=repeat or setup.repeat)
-    footage = [os.fspath(path) for path in videos]
-    if footage and not isinstance(setup, video.VideoSetup):
-        raise ValueError(f"videos={footage} are not used by {name!r}; leave them out, or use 'video'")
-    if footage:
-        setup = replace(setup, videos=tuple(footage))
-    note, began = circumstances.load_note(), time.perf_counter()
-    measurement = experiment.measure(setup, progress or _silence)
+    if footage := [os.fspath(path) for path in videos]:
+        if not isinstance(setup, video.VideoSetup):
+            raise ValueError(f"videos={footage} are not used by {name!r}; leave them out, or use 'video'")
+        setup = replace(setup, videos=footage)
+    note, began = environment.load_note(), time.perf_counter()
+    m = experiment.measure(setup, progress)
     elapsed = time.perf_counter() - began
-    (progress or _silence)("drawing the page")
-    tables, claims = experiment.tables(measurement), experiment.judge(measurement)
+    progress("drawing the page")
+    m = replace(m, notes=[*m.notes, f"{note} The whole run took {elapsed:.0f} s."])
+    tables, claims = experiment.tables(m), experiment.judge(m)
     record: dict[str, Any] = {
         **{"name": name, "title": experiment.title, "source": experiment.source},
         "command": _command(name, quick, repeat, random_state, footage),
         "quick": quick,
-        "hardware": circumstances.hardware(),
-        "versions": circumstances.versions(experiment.packages),
-        "date": circumstances.date(),
+        "hardware": environment.hardware(),
+        "versions": environment.versions(experiment.packages),
+        "date": environment.date(),
         "tables": [asdict(table) for table in tables],
         "claims": [asdict(claim) for claim in claims],
         "criteria": experiment.criteria,
-        **measurement.as_dict(),
+        **m.as_dict(),
     }
-    record["notes"] = [*measurement.notes, f"{note} The whole run took {elapsed:.0f} s."]
-    page, numbers = compose(experiment, record), to_json(record)
-    # All is computed: from here on only whole files are put in their places.
+    page, text = compose(experiment, record), compact_json(record)
+    # All is computed: from here on only whole files are moved to their places.
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_files(folder, last=f"{name}.json") as staging:
-        (staging / f"{name}.json").write_text(numbers, encoding="utf-8")
+        (staging / f"{name}.json").write_text(text, encoding="utf-8")
         page.save(staging / f"{name}.html")
     found = (tables, claims, experiment.is_small(setup))
     return Reproduction(experiment, *found, folder / f"{name}.html", folder / f"{name}.json", elapsed)
@@ -157,5 +158,56 @@ def _command(name: str, quick: bool, repeat: int | None, seed: int, videos: Sequ
     return shlex.join(parts)
 
 
-def _silence(message: str) -> None:
-    """Ignore a message."""
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def compose(experiment: Experiment, record: Mapping[str, Any]) -> report.Page:
+    """Return the page of a stored or fresh result: the plot, the claims, the numbers, and how they were measured."""
+    m = experiment.read(record)
+    small = experiment.is_small(m.setup)
+    what = f"{experiment.summary[0].upper()}{experiment.summary[1:]}"
+    page = report.Page(headline(experiment, small), f"{what}. From {PAPER}; its claims are {HELD}.")
+    verdicts = [claim["confirmed"] for claim in record["claims"]]
+    count = report.Number("Claims confirmed", f"{verdicts.count(True)} of {len(verdicts)}", HELD)
+    none = report.Number("Claims confirmed", "no verdict", "small form")
+    hardware = record["hardware"]
+    cores = report.Number("Cores", str(hardware["cores"]), str(hardware["processor"]))
+    page.numbers([none if small else count, *m.setup.facts(), cores])
+    page.section("What was measured, beside what the paper says", f"The paper: {experiment.source}.")
+    light, dark = (draw_png(experiment, m, dark=dark) for dark in (False, True))
+    page.pictures([report.Picture(light, experiment.title, m.setup.caption(), dark, experiment.summary)], columns=1)
+    rows = [[verdict(c["confirmed"], small), c["of"], c["paper"], c["measured"]] for c in record["claims"]]
+    page.table(CLAIM_COLUMNS, rows, wrapped=True)
+    unknown = " The curves of the paper are not available as numbers." if experiment.source.startswith("figure") else ""
+    page.text(experiment.criteria + unknown)
+    page.section("Numbers")
+    for table in record["tables"]:
+        page.table(table["columns"], table["rows"], caption=table["caption"])
+    page.section("How it was measured")
+    page.code(f"$ {record['command']}")
+    page.text(m.setup.describe())
+    page.table(["method", "given"], list(m.contestants.items()))
+    for note in m.notes:
+        page.text(note)
+    about, versions = (
+        ", ".join(f"{name} {value}" for name, value in record[part].items()) for part in ("hardware", "versions")
+    )
+    page.text(f"Measured {record['date']} on: {about}. Versions: {versions}.")
+    for table in m.listings():
+        page.table(table.columns, table.rows, caption=table.caption, folded=True)
+    return page
+
+
+def draw_png(experiment: Experiment, m: Measurement, *, dark: bool = False) -> bytes:
+    """Return the plot as a PNG file."""
+    return report.figure_png(lambda figure: experiment.draw(m, figure), experiment.figure_size, dark=dark)
+
+
+def headline(experiment: Experiment, small: bool) -> str:
+    """Return the title of a result."""
+    return f"{experiment.title}, measured again" + (" (small form)" if small else "")
+
+
+def verdict(confirmed: bool | None, small: bool) -> str:
+    """Return whether a claim is confirmed, in words."""
+    return SMALL_VERDICT if small else VERDICTS[confirmed]

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import lrpca
+from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below
-from lrpca.bench.experiments.learning import LearningMeasurement, LearningSetup, Setting, Training, train
-from lrpca.bench.experiments.measurement import Claim, Experiment, Say, Table
+from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
 from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
+from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
 ADAPTIVE, PAPER_FORM = "fast, adaptive form", "fast, the paper's form"
 PAPER_WAY = "the paper's way, extrapolated"
 THE_PAPER = "the paper, two RTX-3080"
-BASE = Setting(1000)
 # The paper's table, in seconds.
 PAPER = {
-    BASE: 1208,
+    Setting(1000): 1208,
     Setting(1000, alpha=0.2): 1209,
     Setting(1000, alpha=0.3): 1208,
     Setting(3000): 1615,
@@ -32,13 +32,15 @@ PAPER = {
 }
 # The network of the released script: the initialisation and 14 layers, which take the paper's 17 500 steps.
 PAPER_LAYERS = 14
+# Layers whose error is shown.
+SHOWN = (0, 3, 5, 10, 15)
 # "Does not depend on": the slowest takes at most this many times as long as the fastest. "Not proportional": at most
-# this part of what the number of entries would make of it.
+# this part of the growth of the number of entries.
 INSENSITIVE, NOT_PROPORTIONAL = 1.25, 0.5
 
 
-def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
-    """Train the fast way in both forms, and time some steps of the paper's way."""
+def measure(setup: Setup, say: Say) -> Measurement:
+    """Train by the fast algorithm in both forms, and time some steps of the paper's algorithm."""
     say("loading compiled code (compiling on first use)")
     for form in ("adaptive", "paper"):
         lrpca.learn.train(rank=2, shape=(60, 60), steps=2, form=form)
@@ -46,31 +48,30 @@ def measure(setup: LearningSetup, say: Say) -> LearningMeasurement:
     for i in range(setup.repeat):
         for setting in setup.settings:
             for label, form in ((ADAPTIVE, "adaptive"), (PAPER_FORM, "paper")):
-                trainings.append(train(label, setting, setup, say, seed=setup.seed + i, form=form)[1])
-            say(f"timing the paper's way, {setting}")
+                trainings.append(methods.train(label, setting, setup, say, seed=setup.seed + i, form=form)[1])
+            say(f"timing the paper's algorithm, {setting}")
             trainings.append(time_paper_way(setting, setup.timed_steps, setup.seed + i))
-    adaptive = "thresholds in units of the residual's own width, redescending influence, tangent step; trained on "
-    adaptive += "problems of at most 300 x 300, whatever n is"
     contestants = {
-        ADAPTIVE: adaptive,
+        ADAPTIVE: "thresholds in units of the inlier scale, redescending influence, tangent step; trained on problems "
+        "of at most 300 x 300, whatever n is",
         PAPER_FORM: "FRMNN of soft threshold and scaled step, K = 10, trained on problems of that size",
         PAPER_WAY: f"layer after layer, {PAPER_LAYERS} layers and the initialisation, 17 500 steps of which "
         f"{setup.timed_steps} were made",
     }
     notes = [
-        "Seconds of the fast way are those of the whole call of lrpca.learn.train: drawing problems, all steps, and "
-        "twenty evaluations on held-out problems. Compilation is not counted.",
-        f"The paper's way was not run to its end: {setup.timed_steps} steps, spread evenly over its stages, were "
+        "Seconds of the fast algorithm are those of the whole call of lrpca.learn.train: drawing problems, all steps, "
+        "and twenty evaluations on held-out problems. Compilation is not counted.",
+        f"The paper's algorithm was not run to its end: {setup.timed_steps} steps, spread evenly over its stages, were "
         "timed, drawing the problem included, and the mean was multiplied by the number of steps. Evaluations are not "
-        "in it.",
+        "included.",
         "The paper's seconds are of two RTX-3080 GPUs and of the authors' program; all others are of this machine, "
         "without a GPU.",
     ]
-    return LearningMeasurement(setup, contestants, tuple(trainings), (), tuple(notes))
+    return Measurement(setup, contestants, trainings=trainings, notes=notes)
 
 
 def time_paper_way(setting: Setting, timed: int, seed: int) -> Training:
-    """Time some steps of the paper's way, spread evenly over all of them, and extrapolate."""
+    """Time some steps of the paper's algorithm, spread evenly over all of them, and extrapolate."""
     learn = lrpca.learn
     source = learn.problems.PaperProblems((setting.n, setting.n), setting.rank, setting.alpha)
     course = learn.paper.PaperCourse(source, seed=seed, model="fnn", layers=PAPER_LAYERS, depth=PAPER_LAYERS)
@@ -88,8 +89,7 @@ def time_paper_way(setting: Setting, timed: int, seed: int) -> Training:
                 course.step()
             spent += time.perf_counter() - began
     made = sum(counts.values())
-    seconds = float(f"{course.total * spent / made:.4g}")
-    return Training(PAPER_WAY, setting.n, setting.rank, setting.alpha, seed, course.total, made, seconds)
+    return Training(PAPER_WAY, setting, seed, course.total, made, float(f"{course.total * spent / made:.4g}"))
 
 
 def spread(steps: Sequence[int], some: int) -> dict[int, int]:
@@ -105,13 +105,13 @@ def spread(steps: Sequence[int], some: int) -> dict[int, int]:
     return dict(Counter(stage_of[int((i + 0.5) * total / some)] for i in range(some)))
 
 
-def seconds(m: LearningMeasurement, label: str, setting: Setting) -> float:
+def seconds(m: Measurement, label: str, setting: Setting) -> float:
     """Return the mean time of a training."""
     return mean_and_deviation(training.seconds for training in m.trained(label, setting))[0]
 
 
-def tables(m: LearningMeasurement) -> list[Table]:
-    """Return the paper's table with our columns, and what the models reach."""
+def tables(m: Measurement) -> list[Table]:
+    """Return the paper's table with our columns, and the errors of the models."""
     rows: list[list[Any]] = []
     reached: list[list[Any]] = []
     for setting in m.setup.settings:
@@ -121,25 +121,21 @@ def tables(m: LearningMeasurement) -> list[Table]:
         rows.append([str(setting), paper, *map(three_digits, times), ratio, three_digits(times[2] / times[1])])
         for label in (ADAPTIVE, PAPER_FORM):
             first = m.trained(label, setting)[0]
-            layers = (0, 3, 5, 10, 15)
-            errors = [f"{first.held_out[k]:.1e}" if k < len(first.held_out) else None for k in layers]
+            errors = [f"{first.held_out[k]:.1e}" if k < len(first.held_out) else None for k in SHOWN]
             reached.append([str(setting), label, first.steps, *errors])
     columns = ["setting", "the paper", "fast, adaptive form", "fast, its form", "its way, extrapolated"]
-    ratios = ["paper / fast", "extrapolated / fast"]
     caption = "Seconds of training: the paper's on two RTX-3080; ratios to the fast way in the paper's form"
-    own = [[str(setting), value] for setting, value in PAPER.items()]
-    found = [Table(caption, [*columns, *ratios], rows)]
-    if not _known(m):
-        found.append(Table("Seconds of training in the paper, at its own sizes", ["setting", THE_PAPER], own))
-    columns = ["setting", "", "steps", "start", *(f"layer {k}" for k in (3, 5, 10, 15))]
-    return [*found, Table("What the fast way reaches: error on held-out problems", columns, reached)]
+    shown = ["setting", "", "steps", "start", *(f"layer {k}" for k in SHOWN[1:])]
+    return [
+        Table(caption, [*columns, "paper / fast", "extrapolated / fast"], rows),
+        Table("What the fast way reaches: error on held-out problems", shown, reached),
+    ]
 
 
-def claims(m: LearningMeasurement) -> list[Claim]:
-    """Hold the paper's seconds, and what it says about them, against the measurement."""
-    known = _known(m)
+def claims(m: Measurement) -> list[Claim]:
+    """Compare the paper's seconds, and its statements about them, with the measurement."""
     found = []
-    if known:
+    if known := _known(m):
         table = f"Training takes {', '.join(str(PAPER[setting]) for setting in known)} s for "
         table += "; ".join(map(str, known))
         for label in (ADAPTIVE, PAPER_FORM):
@@ -151,57 +147,46 @@ def claims(m: LearningMeasurement) -> list[Claim]:
     by_size = [s for s in m.setup.settings if (s.rank, s.alpha) == (base.rank, base.alpha)]
     by_share = [s for s in m.setup.settings if (s.n, s.rank) == (base.n, base.rank)]
     for label in m.contestants:
-        found += _not_proportional(m, label, by_size) + _insensitive(m, label, by_share)
+        if len(by_size) > 1:
+            low, high = min(by_size, key=lambda s: s.n), max(by_size, key=lambda s: s.n)
+            growth, entries = seconds(m, label, high) / seconds(m, label, low), (high.n / low.n) ** 2
+            text = (
+                f"n = {high.n} takes {growth:.3g} times as long as n = {low.n}, with {entries:.3g} times the entries."
+            )
+            paper = "“the training time is not proportional to the problem size due to the high concurrency of GPU "
+            found.append(Claim(f"{paper}computing”", label, text, growth <= NOT_PROPORTIONAL * entries))
+        if len(by_share) > 1:
+            times = [seconds(m, label, setting) for setting in by_share]
+            text = f"{', '.join(f'{value:.3g}' for value in times)} s at α = "
+            text += ", ".join(f"{s.alpha:g}" for s in by_share) + "."
+            paper = "The time of training does not depend on α: 1208, 1209, 1208 s"
+            found.append(Claim(paper, label, text, max(times) <= INSENSITIVE * min(times)))
     return found
 
 
-def _not_proportional(m: LearningMeasurement, label: str, settings: Sequence[Setting]) -> list[Claim]:
-    if len(settings) < 2:
-        return []
-    low, high = min(settings, key=lambda s: s.n), max(settings, key=lambda s: s.n)
-    growth, entries = seconds(m, label, high) / seconds(m, label, low), (high.n / low.n) ** 2
-    text = f"n = {high.n} takes {growth:.3g} times as long as n = {low.n}, with {entries:.3g} times the entries."
-    paper = "“the training time is not proportional to the problem size due to the high concurrency of GPU computing”"
-    return [Claim(paper, label, text, growth <= NOT_PROPORTIONAL * entries)]
-
-
-def _insensitive(m: LearningMeasurement, label: str, settings: Sequence[Setting]) -> list[Claim]:
-    if len(settings) < 2:
-        return []
-    times = [seconds(m, label, setting) for setting in settings]
-    text = f"{', '.join(f'{value:.3g}' for value in times)} s at α = " + ", ".join(f"{s.alpha:g}" for s in settings)
-    paper = "The time of training does not depend on α: 1208, 1209, 1208 s"
-    return [Claim(paper, label, text + ".", max(times) <= INSENSITIVE * min(times))]
-
-
-def _known(m: LearningMeasurement) -> list[Setting]:
+def _known(m: Measurement) -> list[Setting]:
     """Return the settings that are in the paper's table."""
     return [setting for setting in m.setup.settings if setting in PAPER]
 
 
-def draw(m: LearningMeasurement, figure: Figure) -> None:
+def draw(m: Measurement, figure: Figure) -> None:
     """Draw bars of the seconds for each setting, the paper's among them."""
     axes = figure.subplots()
     colours = {THE_PAPER: "0.6", PAPER_WAY: "C1", PAPER_FORM: "C0", ADAPTIVE: "C2"}
     labels = [label for label in colours if label != THE_PAPER or _known(m)]
     width = 0.8 / len(labels)
     for k, label in enumerate(labels):
-        heights = [
-            PAPER.get(setting, 0) if label == THE_PAPER else seconds(m, label, setting) for setting in m.setup.settings
-        ]
+        heights = [PAPER.get(s, 0) if label == THE_PAPER else seconds(m, label, s) for s in m.setup.settings]
         where = [i + (k - (len(labels) - 1) / 2) * width for i in range(len(heights))]
-        bars = axes.bar(where, heights, width, label=label, color=colours[label])
-        if label == PAPER_WAY:
-            # Not run to its end.
-            for bar in bars:
-                bar.set_hatch("///")
+        # Hatched: extrapolated.
+        hatch = "///" if label == PAPER_WAY else None
+        bars = axes.bar(where, heights, width, label=label, color=colours[label], hatch=hatch)
         texts = [f"{height:.0f}" if height >= 100 else f"{height:.3g}" if height else "" for height in heights]
         axes.bar_label(bars, texts, fontsize="x-small", padding=2)
-    axes.set_yscale("log")
+    axes.set(yscale="log", ylabel="seconds of training")
     axes.margins(y=0.12)
     names = [f"n = {s.n}\nr = {s.rank}\nα = {s.alpha:g}" for s in m.setup.settings]
     axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("seconds of training")
     legend_below(figure, [axes])
 
 
@@ -210,8 +195,8 @@ EXPERIMENT = Experiment(
     title="Time of training",
     summary="seconds to train a model, for several sizes, ranks and shares of outliers",
     source="table “Training time summary” of the supplement",
-    full=LearningSetup(tuple(PAPER), repeat=1, repeated="trainings", timed_steps=50),
-    quick=LearningSetup(
+    full=Setup(tuple(PAPER), repeat=1, repeated="trainings", timed_steps=50),
+    quick=Setup(
         (Setting(150), Setting(150, alpha=0.2), Setting(300), Setting(150, rank=10)),
         repeat=1,
         repeated="trainings",
@@ -226,7 +211,6 @@ EXPERIMENT = Experiment(
     f"where the largest n takes at most {NOT_PROPORTIONAL:g} times what its number of entries would make of the time "
     f"of the smallest; “does not depend on α”, where the slowest α takes at most {INSENSITIVE:g} times as long as the "
     "fastest.",
-    kind=LearningMeasurement,
     figure_size=(11.0, 5.0),
     packages=("torch",),
 )

@@ -1,4 +1,7 @@
-"""One call of a method, of whatever package, that shows every iterate.
+"""The methods that can be compared, those of this library and others from PyPI; how one is written, and how it runs.
+
+A method is a name with settings, ``accaltproj:gamma=0.5,beta=0.01``. Several are separated by commas or spaces; what
+has an equals sign and no colon belongs to the method before it.
 
 The solvers from PyPI have no callback. pyrpca prints a line in every iteration and tensorly calls its own
 `soft_thresholding`; from there their iterate is read, by reference and without a copy. Nothing of them is changed.
@@ -7,25 +10,176 @@ The solvers from PyPI have no callback. pyrpca prints a line in every iteration 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import lrpca
-from lrpca.bench.contest.contestants import RIVALS
 from lrpca.solvers.methods import METHODS
+from lrpca.solvers.options import Check, check_options, choice, integer, number
+from lrpca.solvers.spelling import read_method
 
-# Sees an iterate, as factors (L, R) or as a matrix; True asks to stop.
+# Called with an iterate, as factors (L, R) or as a matrix; True asks to stop.
 Look = Callable[[Any], bool]
+# Of the solvers from PyPI, unless given.
+_TOL, _MAX_ITER = 1e-7, 1000
 
 # tensorly: μ at the start, in units of 1 / ‖Y‖₂, and its growth, by the smaller side. With these it takes the fewest
 # iterations to 1e-4 and to 1e-6 among settings that converge at α = 0.1 and at 0.3; faster growth stops it short.
 _TENSORLY_MU, _TENSORLY_GROWTH, _TENSORLY_GROWTH_SMALL, _SMALL = 5.0, 1.3, 1.2, 400
 _POWER_STEPS = 30
+# Settings of every method, besides its own options.
+COMMON: dict[str, Check] = {"tol": number(least=0, below=1), "max_iter": integer(1)}
+
+
+@dataclass(frozen=True)
+class OtherMethod:
+    """A solver from PyPI."""
+
+    name: str
+    title: str
+    package: str  # what to install
+    options: Mapping[str, Check]
+    iterates: bool = True
+
+    def version(self) -> str | None:
+        """Return the version that is installed, if any."""
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+
+_OTHERS = (
+    OtherMethod(
+        "pyrpca",
+        "pyrpca: principal component pursuit by inexact ALM, its defaults, λ = 1/√max(n1, n2)",
+        "pyrpca",
+        {"sparsity_factor": number(above=0), "mu": number(above=0), "rho": number(above=1)},
+    ),
+    OtherMethod(
+        "tensorly",
+        "tensorly.decomposition.robust_pca, set to converge fastest",
+        "tensorly",
+        {"reg_E": number(above=0), "mu_init": number(above=0), "learning_rate": number(above=1)},
+    ),
+    OtherMethod(
+        "sklearn",
+        "scikit-learn's PCA, for comparison: not robust, columns centred, missing entries set to their column's mean",
+        "scikit-learn",
+        {"svd_solver": choice("auto", "full", "covariance_eigh", "arpack", "randomized")},
+        iterates=False,
+    ),
+)
+OTHERS: dict[str, OtherMethod] = {other.name: other for other in _OTHERS}
+
+# "all": every method, some at several values of an option, and the solvers from PyPI.
+ALL = (
+    *("lrpca", "sampled", "ircur"),
+    *("accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"),
+    "scaledgd",
+    *("altproj:variant=paper", "altproj:variant=ncrpca"),
+    *("gd", "gd:sample=0.2"),
+    *("pcp:algorithm=ialm", "pcp:algorithm=admm"),
+    *("stable_pcp", "pgrmc", "godec"),
+    *("grassmann", "grassmann:trim=0"),
+    *OTHERS,
+)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One method with its settings.
+
+    Attributes
+    ----------
+    text : str
+        As it was asked for, e.g. ``"accaltproj:gamma=0.5"``.
+    name : str
+        A method of this library, or a solver from PyPI.
+    settings : dict
+        Its options, and `tol` and `max_iter` if given.
+    """
+
+    text: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def other(self) -> OtherMethod | None:
+        """The solver from PyPI, if it is one."""
+        return OTHERS.get(self.name)
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        return self.other.title if self.other else METHODS[self.name].title
+
+
+def parse_specs(specs: str | Iterable[str]) -> list[Spec]:
+    """Return the methods that a text, or several, ask for.
+
+    Parameters
+    ----------
+    specs : str or iterable of str
+        ``"all"``, or methods separated by commas or spaces, each ``name`` or ``name:option=value,option=value``.
+        A value is a number, ``true``, ``false``, ``none``, a word, or several of them joined by ``+``.
+
+    Returns
+    -------
+    list of Spec
+        In the order asked for, none twice.
+
+    Raises
+    ------
+    ValueError
+        A name, an option or a value is unknown; the message lists the known ones.
+
+    Examples
+    --------
+    >>> from lrpca.bench.contest import parse_specs
+    >>> [spec.text for spec in parse_specs("lrpca, lrpca:power_steps=2,sample_size=5000 pyrpca")]
+    ['lrpca', 'lrpca:power_steps=2,sample_size=5000', 'pyrpca']
+    """
+    texts = [specs] if isinstance(specs, str) else list(specs)
+    written: list[str] = []
+    for word in re.split(r"[\s,;]+", ",".join(texts)):
+        if not word:
+            continue
+        if "=" in word.partition(":")[0]:
+            if not written or ":" not in written[-1]:
+                raise ValueError(f"methods={word!r} is a setting without a method; write it as name:{word}")
+            written[-1] += f",{word}"
+        else:
+            written += ALL if word == "all" else [word]
+    if not written:
+        raise ValueError(f"methods={' '.join(texts)!r} names none; use all, or some of {_known()}")
+    return [_parse(text) for text in dict.fromkeys(written)]
+
+
+def _parse(text: str) -> Spec:
+    name, given = read_method(text, "methods")
+    if name not in METHODS and name not in OTHERS:
+        raise ValueError(f"methods={name!r} is unknown; use all, or some of {_known()}")
+    return Spec(text, name, check_options(given, {**options_of(name), **COMMON}, name))
+
+
+def options_of(name: str) -> Mapping[str, Check]:
+    """Return the checks of a method's own options."""
+    return OTHERS[name].options if name in OTHERS else METHODS[name].options
+
+
+def _known() -> str:
+    return ", ".join([*METHODS, *OTHERS])
+
+
+# ------------------------------------------------------------------------------------------------ calls
 
 
 @dataclass(frozen=True)
@@ -129,9 +283,8 @@ def _pyrpca(task: Task, Y: Any, look: Look) -> Answer:
     data = _floating(Y)
     if not np.isfinite(data).all():
         raise ValueError("Y has missing entries, which pyrpca does not take; leave it out")
-    usual = RIVALS["pyrpca"]
     settings = {"sparsity_factor": 1 / float(np.sqrt(max(Y.shape))), "mu": None, "rho": 1.5}
-    settings |= {"tol": usual.tol, "max_iter": usual.max_iter} | task.settings
+    settings |= {"tol": _TOL, "max_iter": _MAX_ITER} | task.settings
     watch = _Watch(look, "low_rank")
     lines = _Lines(watch)
     reason = "callback"
@@ -154,8 +307,8 @@ def _tensorly(task: Task, Y: Any, look: Look) -> Answer:
         "reg_E": 2 / float(np.sqrt(max(Y.shape))),
         "mu_init": _TENSORLY_MU / max(_spectral_norm(data), np.finfo(float).tiny),
         "learning_rate": _TENSORLY_GROWTH if min(Y.shape) >= _SMALL else _TENSORLY_GROWTH_SMALL,
-        "tol": RIVALS["tensorly"].tol,
-        "max_iter": RIVALS["tensorly"].max_iter,
+        "tol": _TOL,
+        "max_iter": _MAX_ITER,
     } | task.settings
     watch = _Watch(look, "D")
     reason = "callback"
