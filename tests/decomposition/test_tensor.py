@@ -310,7 +310,7 @@ BESIDE = {
 def test_what_comes_with_y_is_not_read_either(problem: Problem, tensor: Any, name: str) -> None:
     words = rf"^{re.escape(name)}\.layout=torch\.sparse_coo is not dense; pass {re.escape(name)}\.to_dense\(\)"
     for Y in (tensor, problem.Y, TensorMatrix(tensor)):
-        # A mask is not taken beside a matrix that was made by hand.
+        # A mask is not accepted together with a prepared matrix.
         if name != "mask" or not isinstance(Y, TensorMatrix):
             with pytest.raises(TypeError, match=words):
                 decompose(Y, RANK, **BESIDE[name](tensor))
@@ -528,5 +528,5 @@ def test_memory_errors_of_lazy_parts(on_device: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_prepared_matrices_take_no_mask(tensor: Any) -> None:
-    with pytest.raises(ValueError, match="mask is not taken beside a matrix that is prepared already"):
+    with pytest.raises(ValueError, match="mask is not accepted together with a prepared matrix"):
         accept(TensorMatrix(tensor), torch.ones(90, 70, dtype=torch.bool))
