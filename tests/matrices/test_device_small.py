@@ -47,7 +47,7 @@ def test_a_compiled_step_is_that_of_numpy(off: float) -> None:
     matrix = TensorMatrix(torch.from_numpy(Y))
     on = on_device(L), on_device(R)
     result = step.take_pass(matrix, *on, level, None)
-    usual = device_step._usual_step(*on, result, None, length)
+    usual = device_step.stepped(*on, result, "tangent", None, RANK, length)
     general = device_step.stepped(*on, replace(result, report=None), "tangent", None, RANK, length)
     assert want is not None and usual is not None and general is not None
     nothing = np.zeros(RANK, bool)
