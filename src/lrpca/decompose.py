@@ -181,7 +181,7 @@ def decompose_quietly(
     from lrpca.decomposition.tensor import TensorDecomposition, showing_tensors
     from lrpca.matrices.accept import accept
     from lrpca.matrices.accept_tensor import host_argument, results_device
-    from lrpca.matrices.chunked.memory_budget import with_room
+    from lrpca.matrices.chunked.memory_budget import within_memory_budget
     from lrpca.solvers.rank.search import solve_unknown_rank
     from lrpca.solvers.task import Task
 
@@ -215,7 +215,7 @@ def decompose_quietly(
         held = matrix
         try:
             if not chosen.streams:
-                held = with_room(matrix, chosen.name, chosen.held)
+                held = within_memory_budget(matrix, chosen.name, chosen.held)
             task = Task.drawn(held, chosen, plan, options, limits, rng, weight)
             shown = callback
             if callback is not None and task.matrix.unit != 1:

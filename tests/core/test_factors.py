@@ -313,21 +313,8 @@ def test_own_grams_of_the_present_components_only(factors: Any, weight: Any) -> 
         np.testing.assert_allclose(got[:, m:], want[:, m:], rtol=1e-12)
         assert not np.allclose(got[:, :m], own[:, :m]) and not np.allclose(got[:, :m], want[:, :m])
     # The first two as if they were all there are.
-    alone = iteration.own_gram_directions(
-        L[:, :m],
-        R[:, :m],
-        dense_pass(
-            Y - L[:, m:] @ R[:, m:].T,
-            L[:, :m],
-            R[:, :m],
-            everything(),
-            A=R[:, :m].conj(),
-            B=(L if weight is None else L * weight[:, None])[:, :m].conj(),
-            mask=mask,
-            grams=True,
-        ),
-        weight,
-    )
+    first = L[:, :m], R[:, :m]
+    alone = iteration.own_gram_directions(*first, run(Y - L[:, m:] @ R[:, m:].T, *first, weight, mask=mask), weight)
     for got, want in zip(some, alone, strict=True):
         np.testing.assert_allclose(got[:, :m], want, rtol=1e-9)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from lrpca.testing import Problem, planted
 torch = pytest.importorskip("torch")
 
 from lrpca.decomposition.tensor import TensorDecomposition  # noqa: E402
+from lrpca.matrices.accept import accept
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 RANK = 3
@@ -293,6 +295,26 @@ def test_tensors_without_memory(tensor: Any) -> None:
         torch.vmap(lambda one: decompose(one, RANK).L)(tensor[None])
 
 
+BESIDE = {
+    "mask": lambda t: {"mask": (t > 0).to_sparse()},
+    "row_weight": lambda t: {"row_weight": torch.ones(90).to_sparse()},
+    "start[1]": lambda t: {"start": (torch.ones(90, 3), torch.ones(70, 3).to_sparse())},
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_comes_with_y_is_not_read_either(problem: Problem, tensor: Any, name: str) -> None:
+    words = rf"^{re.escape(name)}\.layout=torch\.sparse_coo is not dense; pass {re.escape(name)}\.to_dense\(\)"
+    for Y in (tensor, problem.Y, TensorMatrix(tensor)):
+        # A mask is not accepted together with a prepared matrix.
+        if name != "mask" or not isinstance(Y, TensorMatrix):
+            with pytest.raises(TypeError, match=words):
+                decompose(Y, RANK, **BESIDE[name](tensor))
+    if name == "mask":
+        with pytest.raises(TypeError, match=words):
+            lrpca.decompose_batch(tensor[None], RANK, **BESIDE[name](tensor))
+
+
 def test_mixed_devices_are_refused(problem: Problem, tensor: Any) -> None:
     elsewhere = torch.ones(90, 70, dtype=torch.bool, device="meta")
     advice = r"device=meta is not Y\.device=cpu; move one of them, e\.g\. {0}\.to\(Y\.device\)"
@@ -484,3 +506,8 @@ def test_memory_errors_of_lazy_parts(on_device: Any, monkeypatch: pytest.MonkeyP
             getattr(d, name)
     with pytest.raises(MemoryError, match=r"Y\.shape=\(90, 70\) needs more memory, and cpu has no more; delete"):
         list(d.residual_blocks())
+
+
+def test_prepared_matrices_take_no_mask(tensor: Any) -> None:
+    with pytest.raises(ValueError, match="mask is not accepted together with a prepared matrix"):
+        accept(TensorMatrix(tensor), torch.ones(90, 70, dtype=torch.bool))

@@ -188,6 +188,23 @@ def test_masks_of_rows_and_columns(axis: int, kind: str, tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------ what is read, and how
 
 
+@pytest.mark.parametrize("limits", ("one", "rows", "columns"))
+def test_outliers_block_by_block(limits: str, tmp_path: Path) -> None:
+    d = decompose(Y, RANK)
+    threshold: Any = d.outlier_threshold
+    if limits != "one":
+        threshold = np.linspace(0.5, 20, Y.shape[limits == "columns"]) * threshold
+        threshold = threshold[:, None] if limits == "rows" else threshold[None, :]
+    observed = ~hidden(Y.shape)
+    matrix = accept(in_zarr(tmp_path, Y, chunks=(40, 30)), observed)
+    assert isinstance(matrix, ChunkedMatrix)
+    want = Y - d.low_rank
+    outlying = (np.abs(want) > threshold) & observed
+    lazy = [matrix.lazy_outliers(d.L, d.R, threshold, values=values).compute() for values in (False, True)]
+    np.testing.assert_array_equal(lazy[0], outlying)
+    np.testing.assert_allclose(lazy[1], np.where(outlying, want, 0), rtol=0, atol=1e-7)
+
+
 def test_stored_matrices_travel_by_their_path(tmp_path: Path) -> None:
     paths = [in_npy(tmp_path, Y[:60]), in_hdf5(tmp_path, Y[60:])]
     for stored in (open_path(paths[0]), open_path(paths[1]), open_paths(paths), accept(paths).source):

@@ -31,7 +31,7 @@ def test_gaussian_noise_is_measured(sigma: float, seed: int) -> None:
     assert 0.98 < core.share <= 1
 
 
-@pytest.mark.parametrize("size", (100.0, 1e4))
+@pytest.mark.parametrize("size", (100.0, 1e4, 1e12))
 @pytest.mark.parametrize("fraction", (0.1, 0.3, 0.5, 0.7, 0.8, 0.9))
 @pytest.mark.parametrize("seed", range(2))
 def test_background_does_not_move_it(fraction: float, size: float, seed: int) -> None:
@@ -105,11 +105,6 @@ def test_residuals_of_few_values_move_it_by_rounding_too() -> None:
     shaken = sizes * (1 + 1e-9 * np.random.default_rng(1).standard_normal(len(sizes)))
     shaken[sizes == sizes.max()], shaken[sizes == sizes.min()] = sizes.max(), sizes.min()
     assert residual_core(shaken).sigma == pytest.approx(residual_core(sizes).sigma, rel=1e-6)
-
-
-def test_gross_outliers_of_any_size() -> None:
-    core = residual_core(residuals(1.0, 0.05, 1e12))
-    assert core.sigma == pytest.approx(1.0, rel=0.03)
 
 
 @pytest.mark.parametrize("rounding", (0.0, 1e-15))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,11 +49,6 @@ def test_map_keeps_order_and_passes_errors_on() -> None:
     assert threads.map(lambda x: x, []) == []
 
 
-def test_small_work_stays_in_the_calling_thread() -> None:
-    seen = Threads().map(lambda _: threading.get_ident(), range(10), work=1.0)
-    assert set(seen) == {threading.get_ident()}
-
-
 # ------------------------------------------------------------------------------------------ bits
 
 DIGEST = """
@@ -84,13 +78,10 @@ print(digest.hexdigest())
 
 
 def test_same_bits_whatever_the_number_of_threads() -> None:
-    digests = {count: run_python(DIGEST, NUMBA_NUM_THREADS=count) for count in ("1", "3")}
-    assert len(set(digests.values())) == 1, digests
-
-
-def test_same_bits_whatever_the_threads_of_the_linear_algebra() -> None:
-    digests = {count: run_python(DIGEST, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) for count in ("1", "2")}
-    assert len(set(digests.values())) == 1, digests
+    """Of our kernels, and of the linear algebra."""
+    counts = (("1", "1"), ("3", "1"), ("1", "2"))
+    digests = [run_python(DIGEST, NUMBA_NUM_THREADS=n, OPENBLAS_NUM_THREADS=m, OMP_NUM_THREADS=m) for n, m in counts]
+    assert len(set(digests)) == 1, digests
 
 
 def digest(d: Any) -> str:
@@ -98,25 +89,18 @@ def digest(d: Any) -> str:
 
 
 def test_concurrent_calls_give_the_sequential_bits() -> None:
+    """Also calls on the same array."""
     problems = [planted((320, 260), rank=3, dtype=dtype, random_state=k) for k, dtype in enumerate(["f4", "f8"] * 2)]
     sequential = [digest(decompose(problem.Y, 3)) for problem in problems]
     with ThreadPoolExecutor(4) as pool:
-        concurrent = list(pool.map(lambda problem: digest(decompose(problem.Y, 3)), problems))
-    assert concurrent == sequential
-
-
-def test_concurrent_calls_on_the_same_array() -> None:
-    Y = planted((320, 260), rank=3).Y
-    want = digest(decompose(Y, 3))
-    with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(lambda _: digest(decompose(Y, 3)), range(8))) == {want}
+        concurrent = list(pool.map(lambda problem: digest(decompose(problem.Y, 3)), problems * 2))
+    assert concurrent == sequential * 2
 
 
 FORK = """
 import multiprocessing, numpy as np
 from lrpca import decompose
 from lrpca.testing import planted
-from tests.helpers.python import run_python
 problem = planted((500, 400), rank=3)
 d = decompose(problem.Y, 3)
 def child(queue):
@@ -144,7 +128,6 @@ import threading
 import numpy as np
 from lrpca import decompose
 from lrpca.testing import planted
-from tests.helpers.python import run_python
 Y = planted((300, 280), rank=2).Y
 results = [None] * 4
 def work(k): results[k] = decompose(Y, 2).L

@@ -22,6 +22,10 @@ from lrpca.testing import CHECKS, Contract, planted
 
 torch = pytest.importorskip("torch")
 
+from lrpca.kernels import gpu  # noqa: E402
+from lrpca.kernels.gpu import tensor_pass  # noqa: E402
+from lrpca.kernels.torch_pass import plain_pass  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
@@ -391,8 +395,6 @@ def gapped(shape: tuple[int, int], rank: int, seed: int = 0) -> tuple[Any, Any, 
 
 def compare(Y: Any, L: Any, R: Any, level: Any, *, mask: Any = None, ka: int | None = None, **how: Any) -> None:
     """Expect of the kernel what the specification says; Y and mask are tensors."""
-    from lrpca.kernels.gpu import tensor_pass
-
     rng = np.random.default_rng(1)
     A, B = (R, L) if ka is None else (rng.standard_normal((len(R), ka)), rng.standard_normal((len(L), ka)))
     single = how["arithmetic"] in (torch.float32, torch.complex64)
@@ -493,11 +495,15 @@ def agree(ours: Any, theirs: Any, within: float) -> None:
     torch.testing.assert_close(ours.norms, theirs.norms, rtol=within, atol=0)
 
 
+def check_against_torch(Y: Any, L: Any, R: Any, level: Any, *, room: Any = None, **how: Any) -> Any:
+    """Expect of the kernel what plain torch finds in double precision; return what the kernel found."""
+    ours = tensor_pass(Y, L, R, level, room=room, **how)
+    agree(ours, plain_pass(Y, L, R, level, arithmetic=torch.float64, **how), 3e-6)
+    return ours
+
+
 @pytest.mark.parametrize("rank", (3, 8))
 def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
-    from lrpca.kernels.gpu import tensor_pass
-    from lrpca.kernels.torch_pass import plain_pass
-
     host, L, R = (put(x) for x in gapped((513, 1025), rank))
     Y, weights, room = host.float(), put(np.random.default_rng(3).uniform(0.5, 2, (513, 1))), {}
     earlier = []
@@ -505,8 +511,7 @@ def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
     for k in range(6):
         for B in (L, weights * L):
             level = levels("redescending" if k % 2 else "hard", 0.5)
-            ours = tensor_pass(Y, L, R, level, A=R, B=B, grams=True, energy=True, room=room)
-            agree(ours, plain_pass(Y, L, R, level, A=R, B=B, arithmetic=torch.float64, grams=True, energy=True), 3e-6)
+            ours = check_against_torch(Y, L, R, level, A=R, B=B, grams=True, energy=True, room=room)
             earlier.append((ours, ours.CA.clone(), ours.norms.clone()))
         # The product stays, and with it the gaps around the levels.
         L, R = L * 1.5, R / 1.5
@@ -515,9 +520,6 @@ def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
 
 
 def test_kinds_of_passes_in_turn_keep_out_of_each_other() -> None:
-    from lrpca.kernels.gpu import tensor_pass
-    from lrpca.kernels.torch_pass import plain_pass
-
     host, L, R = (put(x) for x in gapped((513, 700), 6))
     Y, level, room = host.float(), levels("redescending", 0.5), {}
     generator = torch.Generator(Y.device).manual_seed(0)
@@ -525,19 +527,10 @@ def test_kinds_of_passes_in_turn_keep_out_of_each_other() -> None:
     for scale in (1e6, 1e-6, 1.0, 1e-3):
         # A unit that a pass before had found for larger factors would leave no digits of these.
         left, right = L * scale, R / scale
-        agree(
-            tensor_pass(Y, left, right, level, A=right, B=left, room=room),
-            plain_pass(Y, left, right, level, A=right, B=left, arithmetic=torch.float64),
-            3e-6,
-        )
+        check_against_torch(Y, left, right, level, A=right, B=left, room=room)
         for width in (3, 12, 40):
             A = scale * torch.randn(Y.shape[1], width, dtype=torch.float64, device=Y.device, generator=generator)
-            how = {"A": A, "B": none[0], "energy": True}
-            agree(
-                tensor_pass(Y, *none, everything(2.0), room=room, **how),
-                plain_pass(Y, *none, everything(2.0), arithmetic=torch.float64, **how),
-                3e-6,
-            )
+            check_against_torch(Y, *none, everything(2.0), A=A, B=none[0], energy=True, room=room)
 
 
 @pytest.mark.parametrize("rank", (1, 5, 8, 17))
@@ -590,8 +583,6 @@ def test_the_peak_of_residuals(kind: str, unit: float) -> None:
 
 @pytest.mark.parametrize("rank", (3, 20))
 def test_slabs_of_rows_are_added_up(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.kernels import gpu
-
     host, L, R = (put(x) for x in gapped((515, 300), rank))
     level, how = levels("redescending", 0.5), {"A": R, "B": L, "grams": rank < 10, "energy": True}
     whole = gpu.tensor_pass(host.float(), L, R, level, **how)
@@ -605,8 +596,6 @@ def test_slabs_of_rows_are_added_up(rank: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rank", (4, 8, 18))
 def test_fast_passes_have_eleven_bits(rank: int) -> None:
-    from lrpca.kernels.gpu import tensor_pass
-
     host, L, R = (put(x) for x in gapped((513, 400), rank))
     how = {"A": R, "B": L}
     exact, fast = (tensor_pass(host.float(), L, R, levels("soft", 3.0), fast=fast, **how) for fast in (False, True))
@@ -617,17 +606,10 @@ def test_fast_passes_have_eleven_bits(rank: int) -> None:
 
 @pytest.mark.parametrize("rank", (4, 8))
 def test_zero_columns_and_extreme_units(rank: int) -> None:
-    from lrpca.kernels.gpu import tensor_pass
-    from lrpca.kernels.torch_pass import plain_pass
-
     host, L, R = (put(x) for x in gapped((130, 300), rank))
     host = host - L[:, 1:3] @ R[:, 1:3].T
     L[:, 1], R[:, 2] = 0, 0
     for unit in (1.0, 1e-20, 1e20):
         level = levels("redescending", 0.5 * unit)
         Y, left, right = (host * unit).float(), L * unit**0.5, R * unit**0.5
-        agree(
-            tensor_pass(Y, left, right, level, A=right, B=left),
-            plain_pass(Y, left, right, level, A=right, B=left, arithmetic=torch.float64),
-            3e-6,
-        )
+        check_against_torch(Y, left, right, level, A=right, B=left)

@@ -32,11 +32,6 @@ def problem() -> Any:
     return planted((200, 150), rank=3, outlier_fraction=0.1, random_state=0)
 
 
-def test_who_streams() -> None:
-    assert STREAMING == ["accaltproj", "godec", "ircur", "lrpca", "pgrmc", "sampled"]
-    assert all(method.streams or method.held > 0 for method in METHODS.values())
-
-
 @pytest.mark.usefixtures("nothing_loaded")
 @pytest.mark.parametrize("method", STREAMING)
 def test_streaming_methods_give_the_same(method: str) -> None:

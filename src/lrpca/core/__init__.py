@@ -1,1 +1,1 @@
-"""The formulas of the iteration on plain arrays, and what everything else stands on; imports nothing above."""
+"""The formulas of the iteration on plain arrays, and what all other packages need; imports none of them."""

@@ -1,4 +1,4 @@
-"""Where tensors live: names of devices checked, and their memory errors in words."""
+"""Devices of tensors: names that are checked, free memory, and errors that say what to do when it is full."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _computes(torch: Any, device: Any) -> bool:
         return False
     try:
         torch.zeros(1, dtype=torch.float64, device=device) + 1
-    except Exception:  # every backend fails in its own way
+    except Exception:  # every backend raises its own errors
         return False
     return True
 
@@ -96,24 +96,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...], name: str = "Y") -> Result:
-    """Return what `work` returns; where the memory of its device ends, raise a MemoryError that says what to do.
+    """Return what `work()` returns; where the memory of its device is full, raise a MemoryError that says what to do.
 
-    A caller's `torch.autocast` ends here: it would round products to sixteen bits. A GPU is the current one meanwhile.
-
-    Parameters
-    ----------
-    device : torch.device or None
-        None if no device has a part in it.
-    work : callable
-        Is called without arguments.
-    shape : tuple of int
-        Of Y, for the message.
-    name : str
-        What Y is called there.
-
-    Returns
-    -------
-    object
+    The device (None where no device takes part) is the current one meanwhile. A caller's `torch.autocast` is switched
+    off: it would round products to sixteen bits. The message gives the `shape` of Y, which it calls `name`.
     """
     if device is None:
         return work()
@@ -133,15 +119,7 @@ def in_memory_of(device: Any, work: Callable[[], Result], shape: tuple[int, ...]
 
 
 def is_shortage(error: RuntimeError) -> bool:
-    """Tell whether the memory of a device has ended: by torch's own error, or by what its libraries say.
-
-    Parameters
-    ----------
-    error : RuntimeError
-
-    Returns
-    -------
-    bool
+    """Tell whether an error, of torch or of the libraries it calls, says that the memory of a device is full.
 
     Examples
     --------
@@ -165,16 +143,7 @@ def _shortage(device: Any, shape: tuple[int, ...], name: str, said: str) -> str:
 
 
 def free_memory(device: Any) -> tuple[int, int] | None:
-    """Return how many bytes of a GPU are free, and how many it has; None where that is not known.
-
-    Parameters
-    ----------
-    device : torch.device
-
-    Returns
-    -------
-    tuple of int or None
-    """
+    """Return how many bytes of a GPU are free, and how many it has; None where that is not known."""
     import torch
 
     if device.type != "cuda" or not torch.cuda.is_available():
@@ -185,22 +154,13 @@ def free_memory(device: Any) -> tuple[int, int] | None:
 
 
 def rounds_products(device: Any) -> bool:
-    """Tell whether torch may multiply float32 matrices in fewer bits (TF32, bfloat16), since someone allowed that.
-
-    Parameters
-    ----------
-    device : torch.device
-
-    Returns
-    -------
-    bool
-    """
+    """Tell whether torch is allowed to multiply float32 matrices on a device in fewer bits (TF32, bfloat16)."""
     import torch
 
     if torch.is_autocast_enabled(device.type):
         return True
     backend = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
-    # The newer of torch's two ways to say it; to ask in the older one fails once the newer has been used.
+    # The newer of torch's two settings; reading the older one fails once the newer has been used.
     precision = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
     if precision is None:
         return bool(torch.get_float32_matmul_precision() != "highest")

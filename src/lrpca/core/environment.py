@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the code: the machine, how busy it was, the versions and the day."""
+"""What a measurement depends on besides the code: the machine, its load, the versions and the date."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def cores() -> int:
 
 
 def allowed_threads() -> int:
-    """Return how many threads all libraries alike may use: the fewest that a variable names, or one for each core."""
+    """Return how many threads every library may use: the smallest number in a variable, or one for each core."""
     # OMP_NUM_THREADS may be a list, with a number for each level of nesting.
     named = [os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES]
     return min((int(count) for count in named if count.isdecimal() and int(count) > 0), default=cores())
 
 
 def hardware() -> dict[str, str | int]:
-    """Return what the machine is, without its name: processor, cores, caches, memory, system."""
+    """Describe the machine, without its name: processor, cores, caches, memory, system."""
     found: dict[str, str | int] = {"processor": _processor(), "cores": cores(), **_caches()}
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found["memory"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
@@ -44,13 +44,7 @@ def hardware() -> dict[str, str | int]:
 
 
 def versions(more: Iterable[str] = ()) -> dict[str, str]:
-    """Return the versions of Python, of the C library, and of the packages that compute, where installed.
-
-    Parameters
-    ----------
-    more : iterable of str
-        Packages beside our own and those it stands on.
-    """
+    """Return the versions of Python, of the C library, and of the packages that compute and some `more` of them."""
     found = {"python": platform.python_version()}
     library, version = platform.libc_ver()
     if library:
@@ -65,15 +59,15 @@ def versions(more: Iterable[str] = ()) -> dict[str, str]:
 
 
 def load() -> float | None:
-    """Return the load average of the last minute, None where the system has none; to be asked before measuring."""
+    """Return the load average of the last minute, read before measuring; None where the system has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def load_note() -> str:
-    """Return a sentence on how busy the machine is; to be asked before measuring."""
+    """Return a sentence on the load of the machine, made before measuring."""
     average = load()
     if average is None:
-        return "How busy the machine was is not known."
+        return "The load of the machine is not known."
     return f"Load average of the last minute when the run began: {average:.2f} on {cores()} cores."
 
 

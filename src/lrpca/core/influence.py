@@ -1,4 +1,4 @@
-"""The influence functions ψ: what a residual is allowed to pull.
+"""The influence functions ψ: how much a residual may contribute to the gradient.
 
 The paper's soft threshold leaves ``D - soft(D, ζ) = clip(D, -ζ, ζ)`` in the gradient, so a gross outlier pulls with the
 full weight ζ for ever. A redescending ψ takes it out altogether beyond ``c ζ`` (Hampel), the hard threshold being the

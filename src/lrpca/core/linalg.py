@@ -21,18 +21,14 @@ def svd(
     full_matrices: bool = True,
 ) -> tuple[Any, Any, Any]:
     """Return U, the singular values and V^H."""
-
-    def by_qr(one: Any) -> tuple[Any, ...]:
-        from scipy.linalg import svd
-
-        return tuple(svd(one, full_matrices=full_matrices, lapack_driver="gesvd"))
-
     try:
         U, values, Vh = np.linalg.svd(M, full_matrices=full_matrices)
     except np.linalg.LinAlgError:
         if not np.isfinite(M).all():
             raise
-        U, values, Vh = _each(by_qr, M)
+        from scipy import linalg
+
+        U, values, Vh = _each(lambda one: linalg.svd(one, full_matrices=full_matrices, lapack_driver="gesvd"), M)
     return U, values, Vh
 
 
@@ -40,18 +36,14 @@ def eigh(
     M: Any,  # (..., n, n) Hermitian
 ) -> tuple[Any, Any]:
     """Return the eigenvalues, the smallest first, and the eigenvectors."""
-
-    def by_qr(one: Any) -> tuple[Any, ...]:
-        from scipy.linalg import eigh
-
-        return tuple(eigh(one, driver="ev"))
-
     try:
         values, vectors = np.linalg.eigh(M)
     except np.linalg.LinAlgError:
         if not np.isfinite(M).all():
             raise
-        values, vectors = _each(by_qr, M)
+        from scipy import linalg
+
+        values, vectors = _each(lambda one: linalg.eigh(one, driver="ev"), M)
     return values, vectors
 
 
@@ -97,12 +89,7 @@ def tensor_svd(
     """Return U, the singular values and V^H of a tensor, without a graph where the fallback makes them."""
     import torch
 
-    try:
-        U, values, Vh = torch.linalg.svd(M, full_matrices=full_matrices)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        if not torch.isfinite(M).all():
-            raise
-        U, values, Vh = _on_host(lambda array: svd(array, full_matrices=full_matrices), M)
+    U, values, Vh = _or_on_host(torch.linalg.svd, svd, M, full_matrices=full_matrices)
     return U, values, Vh
 
 
@@ -112,24 +99,26 @@ def tensor_eigh(
     """Return the eigenvalues of a tensor, the smallest first, and the eigenvectors; see `tensor_svd`."""
     import torch
 
-    try:
-        values, vectors = torch.linalg.eigh(M)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        if not torch.isfinite(M).all():
-            raise
-        values, vectors = _on_host(eigh, M)
+    values, vectors = _or_on_host(torch.linalg.eigh, eigh, M)
     return values, vectors
 
 
-def _each(work: Callable[[Any], tuple[Any, ...]], M: Any) -> tuple[Any, ...]:
+def _each(work: Callable[[Any], Any], M: Any) -> tuple[Any, ...]:
     """Return what is made of a matrix, or of every matrix of a stack."""
     if M.ndim == 2:
-        return work(M)
+        return tuple(work(M))
     parts = [work(one) for one in M.reshape(-1, *M.shape[-2:])]
     return tuple(np.stack(same).reshape(*M.shape[:-2], *same[0].shape) for same in zip(*parts, strict=True))
 
 
-def _on_host(work: Callable[[Any], tuple[Any, ...]], M: Any) -> tuple[Any, ...]:
+def _or_on_host(work: Callable[..., Any], fallback: Callable[..., Any], M: Any, **settings: Any) -> tuple[Any, ...]:
+    """Return what torch makes of a tensor or, where that fails on finite numbers, NumPy and SciPy."""
     import torch
 
-    return tuple(torch.from_numpy(np.ascontiguousarray(part)).to(M.device) for part in work(M.detach().cpu().numpy()))
+    try:
+        return tuple(work(M, **settings))
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if not torch.isfinite(M).all():
+            raise
+    parts = fallback(M.detach().cpu().numpy(), **settings)
+    return tuple(torch.from_numpy(np.ascontiguousarray(part)).to(M.device) for part in parts)

@@ -31,7 +31,7 @@ GROUP = 16
 STRETCH_BYTES = 384 * 1024
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-# Helpers are inlined by force: a copy of its own would be optimised, and so rounded, another way in the process that
+# Helpers are inlined by force: a copy of its own would be optimised, and so rounded, differently in the process that
 # compiles than in those that load from the cache.
 INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
 # Only the outer function is cached on disk: processes that start together write its index once each, not that of every
@@ -114,6 +114,12 @@ def _four(M, i, k):
 def five_of(M, i, k):
     """Return five entries of row i from k on."""
     return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3], M[i, k + 4])
+
+
+@jit
+def four_rows(entries_of, M, i, k):
+    """Return what a function such as `five_of` returns of four rows from i on."""
+    return entries_of(M, i, k), entries_of(M, i + 1, k), entries_of(M, i + 2, k), entries_of(M, i + 3, k)
 
 
 # ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
@@ -203,24 +209,18 @@ def _residual(tile, y0, y1, y2, y3, rows, i, panel, rank, m):
     if rank == 0:
         load_tile(tile, y0, y1, y2, y3, m)
     elif k == 0:
-        a5, b5, c5, d5 = five_of(rows, i, 0), five_of(rows, i + 1, 0), five_of(rows, i + 2, 0), five_of(rows, i + 3, 0)
-        _load_minus_5(tile, y0, y1, y2, y3, a5, b5, c5, d5, panel, m)
+        _load_minus_5(tile, y0, y1, y2, y3, *four_rows(five_of, rows, i, 0), panel, m)
         k = 5
     elif k == 4:
-        a4, b4, c4, d4 = _four(rows, i, 0), _four(rows, i + 1, 0), _four(rows, i + 2, 0), _four(rows, i + 3, 0)
-        _load_minus_4(tile, y0, y1, y2, y3, a4, b4, c4, d4, panel, m)
+        _load_minus_4(tile, y0, y1, y2, y3, *four_rows(_four, rows, i, 0), panel, m)
     elif k == 3:
-        a3, b3, c3, d3 = _three(rows, i, 0), _three(rows, i + 1, 0), _three(rows, i + 2, 0), _three(rows, i + 3, 0)
-        _load_minus_3(tile, y0, y1, y2, y3, a3, b3, c3, d3, panel, m)
+        _load_minus_3(tile, y0, y1, y2, y3, *four_rows(_three, rows, i, 0), panel, m)
     else:
-        a, b, c, d = one_of(rows, i, 0), one_of(rows, i + 1, 0), one_of(rows, i + 2, 0), one_of(rows, i + 3, 0)
-        _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m)
+        _load_minus_1(tile, y0, y1, y2, y3, *four_rows(one_of, rows, i, 0), panel, m)
         if k == 2:
-            a, b, c, d = one_of(rows, i, 1), one_of(rows, i + 1, 1), one_of(rows, i + 2, 1), one_of(rows, i + 3, 1)
-            _minus_1(tile, a, b, c, d, view_of(panel, TILE, TILE), m)
+            _minus_1(tile, *four_rows(one_of, rows, i, 1), view_of(panel, TILE, TILE), m)
     while k < rank:
-        a5, b5, c5, d5 = five_of(rows, i, k), five_of(rows, i + 1, k), five_of(rows, i + 2, k), five_of(rows, i + 3, k)
-        _minus_5(tile, a5, b5, c5, d5, view_of(panel, k * TILE, 5 * TILE), m)
+        _minus_5(tile, *four_rows(five_of, rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
         k += 5
 
 
@@ -407,12 +407,10 @@ def columns_times(tile, rows, i, count, sums, m):
     """Add Σ_q rows[i + q, k] tile[q, j] to sums[k, j] for all `count` components k."""
     k = 0
     while k + 5 <= count:
-        a5, b5, c5, d5 = five_of(rows, i, k), five_of(rows, i + 1, k), five_of(rows, i + 2, k), five_of(rows, i + 3, k)
-        _add_outer(view_of(sums, k * TILE, 5 * TILE), tile, a5, b5, c5, d5, m)
+        _add_outer(view_of(sums, k * TILE, 5 * TILE), tile, *four_rows(five_of, rows, i, k), m)
         k += 5
     while k < count:
-        a, b, c, d = one_of(rows, i, k), one_of(rows, i + 1, k), one_of(rows, i + 2, k), one_of(rows, i + 3, k)
-        _add_outer(view_of(sums, k * TILE, TILE), tile, a, b, c, d, m)
+        _add_outer(view_of(sums, k * TILE, TILE), tile, *four_rows(one_of, rows, i, k), m)
         k += 1
 
 
@@ -590,7 +588,7 @@ def rectangle_pass(
                         tile[rows * TILE :] = np.nan
                     if mask is not None:
                         blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
-                    # The same columns of the next group are asked for between the loops, a row at a time.
+                    # The same columns of the next group are prefetched between the loops, a row at a time.
                     prefetch_range(flat, o0 + GROUP * stride, following)
                     if want_energy:
                         norm_D += _energy(tile, rows, m)

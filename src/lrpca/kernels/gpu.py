@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -140,17 +140,10 @@ def _together(found: list[TensorPass]) -> TensorPass:
     with_grams = found[0].row_grams is not None
     return TensorPass(
         torch.cat([part.CA for part in found]),
-        _added([part.CtB for part in found]),
+        reduce(torch.add, [part.CtB for part in found]),
         torch.cat([part.kept_by_row for part in found]),
-        _added([part.kept_by_column for part in found]),
-        _added([part.norms for part in found]),
+        reduce(torch.add, [part.kept_by_column for part in found]),
+        reduce(torch.add, [part.norms for part in found]),
         torch.cat([part.row_grams for part in found]) if with_grams else None,
-        _added([part.column_grams for part in found]) if with_grams else None,
+        reduce(torch.add, [part.column_grams for part in found]) if with_grams else None,
     )
-
-
-def _added(parts: list[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total

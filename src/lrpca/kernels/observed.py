@@ -59,50 +59,27 @@ def residual(
 
 
 @_outer
-def row_thresholds(
+def thresholds_by_line(
     D,  # (m,)
-    pointers,  # (n1 + 1,) int
+    order,  # (m,) int: the entries by columns; None for rows
+    pointers,  # (n + 1,) int
     first,
     stop,
     share,
     shift,
-    sizes,  # (longest row,) real
-    bits,  # (longest row,) the same memory as integers
+    sizes,  # (longest line,) real
+    bits,  # (longest line,) the same memory as integers
     counts,  # (2 BINS,)
-    work,  # (longest row + 1,) real
-    thresholds,  # (n1,), set from `first` to `stop`
+    work,  # (longest line + 1,) real
+    thresholds,  # (n,), set from `first` to `stop`
 ):
-    """Set the modulus from which on entries are among the floor(share * observed) largest of their row."""
+    """Set the modulus from which on entries are among the floor(share * observed) largest of their row or column."""
     for i in range(first, stop):
         start = pointers[i]
         observed = pointers[i + 1] - start
         for t in range(observed):
-            sizes[t] = modulus(D[start + t])
+            sizes[t] = modulus(D[start + t if order is None else order[start + t]])
         thresholds[i] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
-
-
-@_outer
-def column_thresholds(
-    D,  # (m,)
-    order,  # (m,) int
-    column_pointers,  # (n2 + 1,) int
-    first,
-    stop,
-    share,
-    shift,
-    sizes,  # (longest column,) real
-    bits,  # (longest column,) the same memory as integers
-    counts,  # (2 BINS,)
-    work,  # (longest column + 1,) real
-    thresholds,  # (n2,), set from `first` to `stop`
-):
-    """Set the same for columns `first` to `stop`."""
-    for j in range(first, stop):
-        start = column_pointers[j]
-        observed = column_pointers[j + 1] - start
-        for t in range(observed):
-            sizes[t] = modulus(D[order[start + t]])
-        thresholds[j] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
 
 
 @_outer
@@ -135,41 +112,21 @@ def reject(
 
 
 @_outer
-def rows_times(
+def lines_times(
     E,  # (m,)
-    columns,  # (m,) int
-    pointers,  # (n1 + 1,) int
+    order,  # (m,) int: the entries by columns; None for rows
+    others,  # (m,) int: their columns, or their rows in that order
+    pointers,  # (n + 1,) int
     first,
     stop,
-    A,  # (n2, k)
-    out,  # (n1, k), set from `first` to `stop`
+    A,  # (number of columns or rows, k)
+    out,  # (n, k), set from `first` to `stop`
 ):
-    """Set E A for rows `first` to `stop`."""
+    """Set E A for rows `first` to `stop`, or Eᵀ A for such columns."""
     for i in range(first, stop):
         out[i] = 0.0
         for t in range(pointers[i], pointers[i + 1]):
-            x = E[t]
-            j = columns[t]
+            x = E[t if order is None else order[t]]
+            j = others[t]
             for k in range(A.shape[1]):
                 out[i, k] += x * A[j, k]
-
-
-@_outer
-def columns_times(
-    E,  # (m,)
-    order,  # (m,) int
-    rows,  # (m,) int
-    column_pointers,  # (n2 + 1,) int
-    first,
-    stop,
-    B,  # (n1, k)
-    out,  # (n2, k), set from `first` to `stop`
-):
-    """Set Eᵀ B for columns `first` to `stop`."""
-    for j in range(first, stop):
-        out[j] = 0.0
-        for t in range(column_pointers[j], column_pointers[j + 1]):
-            x = E[order[t]]
-            i = rows[t]
-            for k in range(B.shape[1]):
-                out[j, k] += x * B[i, k]

@@ -8,7 +8,7 @@ One read of Y gives, for the residual ``D = Y - L Rᵀ`` on observed entries and
 The iteration uses A = R̄ and B = W L̄ (conjugates for complex data, row weights W), the sketches of the initialisation
 use rank-0 factors and test matrices A or B.
 
-Training goes the way back as well: `dense_adjoint`, for real data, A = R and B = L.
+Training needs the adjoint of a pass, too: `dense_adjoint`, for real data, A = R and B = L.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def dense_pass(
 
 @dataclass(frozen=True)
 class Adjoint:
-    """What one read of Y gives on the way back: the derivatives of a number by what a pass was given."""
+    """What the adjoint of a pass gives: the derivatives of a number by the arguments of the pass."""
 
     L: Any  # (n1, r)
     R: Any  # (n2, r)

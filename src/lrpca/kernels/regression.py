@@ -1,7 +1,9 @@
-"""Robust regression of rows on fixed components, compiled: one row at a time, each on its own.
+"""Robust regression of rows on fixed components, compiled: every row is fitted independently of the others.
 
-A row is first fitted on a sample of its entries (`lrpca.kernels.row_fit`), then by one to three redescending steps over
-all of them. A step is one read of the row, and leaves no trace but sums: nothing of the size of Y is made.
+A row is first fitted on a sample of its entries: x ≈ c P, with P (r, m) held in the cache. Least absolute deviations by
+re-weighting, which a minority of gross outliers cannot move, come first; then redescending steps at the noise level of
+the entries themselves. One to three redescending steps over all entries follow. Such a step reads the row once and
+keeps nothing but sums: no array of the size of Y is made.
 
 All sums of a row run over the same tiles in the same order, whatever its neighbours: its bits depend on it alone.
 Serial, releasing the GIL; threads come on top. NaN marks a missing entry, and every comparison with it is False.
@@ -9,26 +11,12 @@ Serial, releasing the GIL; threads come on top. NaN marks a missing entry, and e
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
-from lrpca.kernels.row_fit import (
-    FASTMATH,
-    KEEP_LEVELS,
-    LOW,
-    LOW_NORMAL,
-    TINY,
-    TYPICAL,
-    add_products,
-    add_weighted_gram,
-    advance,
-    factorise,
-    fit,
-    jit,
-    keeps_components,
-    minus,
-    quantile,
-)
+from lrpca.kernels.trimmed import kth_smallest
 
 TILE = 768
 # Rows that visit a tile together: its components come from the second-level cache once for them.
@@ -53,14 +41,256 @@ _EVEN_SHARE = 0.55
 _SMALL_STEP = 0.02
 # What further steps would add may be this share of the error that noise leaves.
 _SMALL_REST = 0.1
+# Approximate steps of a quick fit, on the common Gram, and exact ones of a thorough fit; the bound of their weights
+# falls by these factors each.
+_APPROACH_STEPS, _APPROACH_FALL = 5, 0.6
+_ABSOLUTE_STEPS, _ABSOLUTE_FALL = 15, 10 ** (-1 / 3)
+_REDESCENDING_STEPS = 25
+# Beyond so many median residuals entries have no weight at all: outliers on one side would hold the fit for long.
+_APPROACH_CUT, _ABSOLUTE_CUT = 2.5, 2.0
+# Kept are entries below so many levels; 35% of |N(0, 1)| lie below 0.4538, and outliers may fill the upper half.
+_KEEP_LEVELS = 4.0
+_LOW, _LOW_NORMAL = 0.35, 0.4538
+# Gross outliers must not decide the start: beyond so many times the median an entry counts like one there.
+_TYPICAL = 5.0
+_TINY = float(np.finfo(float).tiny)
+_RIDGE = 1e-12
+# A fit is trusted only if it keeps this share of each component.
+_COMPONENT_SHARE = 0.45
+# Levels closer than this are equal, and the fit that keeps more entries is better.
+SAME_LEVEL = 0.9
 
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+_jit = numba.njit(nogil=True, **_INLINED)
+_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+
+
+# ------------------------------------------------------------------------------------------ small systems
+
+
+@_jit
+def _factorise(gram, work):
+    """Set the lower triangle of `work` to Cholesky's factor of gram + ridge, of which the lower triangle is read."""
+    rank = len(gram)
+    trace = 0.0
+    for k in range(rank):
+        trace += gram[k, k]
+    ridge = _RIDGE * trace + _TINY
+    for k in range(rank):
+        for h in range(k + 1):
+            total = gram[k, h] + (ridge if k == h else 0.0)
+            for i in range(h):
+                total -= work[k, i] * work[h, i]
+            work[k, h] = np.sqrt(max(total, ridge)) if k == h else total / work[h, h]
+
+
+@_jit
+def _advance(work, side, step, c):
+    """Set c += step with the step that solves (work workᵀ) step = side; return its length."""
+    rank = len(side)
+    for k in range(rank):
+        total = side[k]
+        for i in range(k):
+            total -= work[k, i] * step[i]
+        step[k] = total / work[k, k]
+    length = 0.0
+    for k in range(rank - 1, -1, -1):
+        total = step[k]
+        for i in range(k + 1, rank):
+            total -= work[i, k] * step[i]
+        step[k] = total / work[k, k]
+        c[k] += step[k]
+        length += step[k] * step[k]
+    return np.sqrt(length)
+
+
+# ------------------------------------------------------------------------------------------ sums over entries
+
+
+@_jit
+def _minus(d, P, first, c, m):
+    """Set d -= c P[:, first : first + m]."""
+    rank = len(c)
+    k = rank % 4
+    for h in range(k):
+        a, p = c[h], P[h, first : first + m]
+        for t in range(m):
+            d[t] -= a * p[t]
+    while k < rank:
+        a0, a1, a2, a3 = c[k], c[k + 1], c[k + 2], c[k + 3]
+        p0, p1 = P[k, first : first + m], P[k + 1, first : first + m]
+        p2, p3 = P[k + 2, first : first + m], P[k + 3, first : first + m]
+        for t in range(m):
+            d[t] -= (a0 * p0[t] + a1 * p1[t]) + (a2 * p2[t] + a3 * p3[t])
+        k += 4
+
+
+@_jit
+def _add_products(e, P, first, m, rank, sums):
+    """Add P[:rank, first : first + m] @ e to sums."""
+    k = rank % 4
+    for h in range(k):
+        p = P[h, first : first + m]
+        total = 0.0
+        for t in range(m):
+            total += e[t] * p[t]
+        sums[h] += total
+    while k < rank:
+        p0, p1 = P[k, first : first + m], P[k + 1, first : first + m]
+        p2, p3 = P[k + 2, first : first + m], P[k + 3, first : first + m]
+        s0 = s1 = s2 = s3 = 0.0
+        for t in range(m):
+            x = e[t]
+            s0 += x * p0[t]
+            s1 += x * p1[t]
+            s2 += x * p2[t]
+            s3 += x * p3[t]
+        sums[k] += s0
+        sums[k + 1] += s1
+        sums[k + 2] += s2
+        sums[k + 3] += s3
+        k += 4
+
+
+@_jit
+def _add_weighted_gram(P, m, w, spare, gram):
+    """Set the lower triangle of gram = P W Pᵀ."""
+    for k in range(len(P)):
+        p = P[k]
+        for t in range(m):
+            spare[t] = w[t] * p[t]
+        gram[k] = 0.0
+        _add_products(spare, P, 0, m, k + 1, gram[k])
+
+
+@_jit
+def _residual(x, P, c, m, d, size):
+    for t in range(m):
+        d[t] = x[t]
+    _minus(d, P, 0, c, m)
+    for t in range(m):
+        size[t] = abs(d[t])
+
+
+@_jit
+def _quantile(size, m, share, spare):
+    """Return the number below which this share of the first m sizes lies."""
+    return kth_smallest(size[:m], min(int(share * m), m - 1), spare)
+
+
+# ------------------------------------------------------------------------------------------ fits of m entries x by c P
+
+
+@_jit
+def _approach(x, P, m, factor, c, scratch):
+    """Set c to a rough fit: clipped least squares, then weights 1 / |d| below a cut, all with the Gram of all entries.
+
+    Weights that have nothing to do with the components change the Gram by a factor, which is their mean.
+    """
+    d, size, _, spare, _, side, step = scratch
+    c[:] = 0.0
+    for k in range(_APPROACH_STEPS + 1):
+        _residual(x, P, c, m, d, size)
+        scale = _quantile(size, m, 0.5, spare)
+        bound, cut = max(scale * _APPROACH_FALL ** (k - 1), _TINY), _APPROACH_CUT * scale
+        if k == 0:
+            # Entries beyond the bound count as if they were there.
+            bound, cut = _TYPICAL * scale if scale > 0 else np.inf, np.inf
+        total = 0.0
+        for t in range(m):
+            weight = min(1.0, bound / size[t]) if size[t] <= cut else 0.0
+            d[t] *= weight
+            total += weight
+        mean = total / m if k > 0 else 1.0
+        side[:] = 0.0
+        _add_products(d, P, 0, m, len(c), side)
+        for h in range(len(c)):
+            side[h] /= mean
+        _advance(factor, side, step, c)
+
+
+@_jit
+def _refine(x, P, m, floor, good, absolute, cut, c, factor, scratch):
+    """Take so many `absolute` steps, least absolute deviations by re-weighting, then redescending ones until they rest.
+
+    Return (level, kept). `factor` is that of the Gram of the kept entries.
+    """
+    d, size, w, spare, gram, side, step = scratch
+    level, kept, resting = 0.0, 0, False
+    for k in range(-1 if absolute else 0, absolute + _REDESCENDING_STEPS + 1):
+        _residual(x, P, c, m, d, size)
+        scale = _quantile(size, m, 0.5 if k < absolute else _LOW, spare)
+        if k < 0:
+            # The start: c = 0, and large entries count like typical ones.
+            bound, limit = _TYPICAL * scale if scale > 0 else np.inf, np.inf
+        elif k < absolute:
+            # Weights 1 / |d|, bounded; the bound falls as the fit settles.
+            bound, limit = max(scale * _ABSOLUTE_FALL**k, _TINY), cut * scale
+        else:
+            level = max(scale / _LOW_NORMAL, floor)
+            bound, limit = np.inf, _KEEP_LEVELS * level
+        changed = kept = 0
+        for t in range(m):
+            weight = min(1.0, bound / size[t]) if size[t] <= limit else 0.0
+            changed += 1 if weight != w[t] else 0
+            kept += 1 if weight > 0 else 0
+            w[t] = weight
+        if k > absolute and changed == 0:
+            # One more step takes off what the ridge has left.
+            if resting or level <= good:
+                break
+            resting = True
+        else:
+            _add_weighted_gram(P, m, w, spare, gram)
+            _factorise(gram, factor)
+        for t in range(m):
+            spare[t] = w[t] * d[t]
+        side[:] = 0.0
+        _add_products(spare, P, 0, m, len(c), side)
+        _advance(factor, side, step, c)
+    return level, kept
+
+
+@_jit
+def _keeps_components(factor, shares):
+    """Tell whether the kept entries hold enough of every component: pivots against the sums of squares of all."""
+    good = True
+    for k in range(len(shares)):
+        good &= factor[k, k] * factor[k, k] >= _COMPONENT_SHARE * shares[k]
+    return good
+
+
+@_jit
+def _fit(x, P, m, common, floor, good, attempts, shares, c, trial, factor, scratch):
+    """Set c to the best of some attempts, until one is good; return (level, kept, whether every component is kept).
+
+    Attempts are 0: quick, 1: least absolute deviations below a cut, 2: without it, for components on few columns.
+    """
+    first, last = attempts
+    best, most, whole = np.inf, 0, False
+    for attempt in range(first, last + 1):
+        trial[:] = 0.0
+        absolute = _ABSOLUTE_STEPS
+        if attempt == 0:
+            _approach(x, P, m, common, trial, scratch)
+            absolute = 0
+        cut = _ABSOLUTE_CUT if attempt < 2 else np.inf
+        level, kept = _refine(x, P, m, floor, good, absolute, cut, trial, factor, scratch)
+        here = _keeps_components(factor, shares)
+        fine = here and level <= good
+        if fine or level < SAME_LEVEL * best or (SAME_LEVEL * level <= best and kept >= most):
+            best, most, whole = level, kept, here
+            c[:] = trial
+        if fine:
+            break
+    return best, most, whole
 
 
 # ------------------------------------------------------------------------------------------ reading rows
 
 
-@jit
+@_jit
 def _gather(row, offset, order, want, x, raw, places):
     """Collect the first `want` observed entries of a row in the given order, and where they are.
 
@@ -80,20 +310,20 @@ def _gather(row, offset, order, want, x, raw, places):
     return m, t, infinite
 
 
-@jit
+@_jit
 def _collect(Qt, places, m, P, w, spare, gram, factor, shares):
     """Set P to the components at some places, `factor` to that of P Pᵀ and `shares` to its diagonal."""
     for k in range(len(Qt)):
         for t in range(m):
             P[k, t] = Qt[k, places[t]]
     w[:m] = 1.0
-    add_weighted_gram(P, m, w, spare, gram)
-    factorise(gram, factor)
+    _add_weighted_gram(P, m, w, spare, gram)
+    _factorise(gram, factor)
     for k in range(len(Qt)):
         shares[k] = gram[k, k]
 
 
-@jit
+@_jit
 def _load(row, offset, j0, m, d):
     """Set d to the entries from j0 on; return how many are infinite."""
     y = row[j0 : j0 + m]
@@ -110,7 +340,7 @@ def _load(row, offset, j0, m, d):
     return infinite
 
 
-@jit
+@_jit
 def _keep(d, m, limit, e):
     """Set e = d where |d| <= limit, else 0; return how many are kept and how many observed."""
     kept, seen = 0.0, 0.0
@@ -123,7 +353,7 @@ def _keep(d, m, limit, e):
     return kept, seen
 
 
-@jit
+@_jit
 def _add_gram(d, m, limit, kept, Qt, j0, tile_gram, places, panel, gram, sums):
     """Add the Gram of the entries |d| <= limit of a tile: their sum, or the tile's less the sum of the others."""
     rank = len(Qt)
@@ -141,12 +371,12 @@ def _add_gram(d, m, limit, kept, Qt, j0, tile_gram, places, panel, gram, sums):
         panel[k, count:padded] = 0.0
     for k in range(rank):
         sums[: k + 1] = 0.0
-        add_products(panel[k], panel, 0, padded, k + 1, sums)
+        _add_products(panel[k], panel, 0, padded, k + 1, sums)
         for h in range(k + 1):
             gram[k, h] += tile_gram[k, h] - sums[h] if others else sums[h]
 
 
-@jit
+@_jit
 def _add_observed(d, m, Qt, j0, shares):
     """Add Σ Q² over the observed entries of a tile, by component."""
     for k in range(len(Qt)):
@@ -157,7 +387,7 @@ def _add_observed(d, m, Qt, j0, shares):
         shares[k] += total
 
 
-@jit
+@_jit
 def _full_step(values, first, active, offset, Qt, c, limits, own_gram, tile_grams, scratch, found):
     """Add up what a redescending step needs over all entries of a group of rows, tile by tile.
 
@@ -177,11 +407,11 @@ def _full_step(values, first, active, offset, Qt, c, limits, own_gram, tile_gram
         for g in range(len(active)):
             if active[g]:
                 counts[g, 2] += _load(values[first + g], offset, j0, m, d)
-                minus(d, Qt, j0, c[g], m)
+                _minus(d, Qt, j0, c[g], m)
                 kept, seen = _keep(d, m, limits[g], e)
                 counts[g, 0] += kept
                 counts[g, 1] += seen
-                add_products(e, Qt, j0, m, rank, sides[g])
+                _add_products(e, Qt, j0, m, rank, sides[g])
                 if own_gram[g]:
                     _add_gram(d, m, limits[g], kept, Qt, j0, tile_grams[tile], places, panel, grams[g], sums)
                     if seen == m:
@@ -191,18 +421,18 @@ def _full_step(values, first, active, offset, Qt, c, limits, own_gram, tile_gram
                         _add_observed(d, m, Qt, j0, shares[g])
 
 
-@jit
+@_jit
 def _advance_evenly(share, side, c):
     """Set c += side / share; return the length of the step."""
     length = 0.0
     for k in range(len(side)):
-        step = side[k] / max(share, TINY)
+        step = side[k] / max(share, _TINY)
         c[k] += step
         length += step * step
     return np.sqrt(length)
 
 
-@jit
+@_jit
 def _minus_at(d, Qt, places, c, m):
     """Set d -= c Qt[:, places]."""
     for k in range(len(c)):
@@ -210,7 +440,7 @@ def _minus_at(d, Qt, places, c, m):
             d[t] -= c[k] * Qt[k, places[t]]
 
 
-@jit
+@_jit
 def _trusted(level, good, noise, kept, seen):
     """Tell whether a fit explains enough of the observed entries, and not too badly, where the noise is known."""
     far = level > _FAR_LEVEL * good and noise > 0
@@ -227,7 +457,7 @@ def fit_samples(
     Qt,  # (r, n2 or more) orthonormal components
     order,  # (n2,) int: a sample of the entries of a row is the first observed ones in this order
     sample,
-    attempts,  # first and last, see `lrpca.kernels.row_fit.fit`
+    attempts,  # first and last, see `_fit`
     noise,
     rounding,  # of the stored numbers, relative
     c,  # (m, r), set
@@ -249,8 +479,8 @@ def fit_samples(
         facts[i, TRUSTED], facts[i, SEEN_ALL] = 1.0, 1.0 if visited == len(order) else 0.0
         if m == 0:
             continue
-        typical = quantile(size, m, 0.5, spare)
-        floor = max(noise, _ROUNDING * TYPICAL * typical)
+        typical = _quantile(size, m, 0.5, spare)
+        floor = max(noise, _ROUNDING * _TYPICAL * typical)
         good = _GOOD_LEVEL * max(floor, rounding * typical)
         # Rows without missing entries in the sample have its components in common.
         if not (complete and visited == m == sample):
@@ -259,10 +489,10 @@ def fit_samples(
         if m <= 2 * rank and visited == len(order):
             # Too few entries to tell outliers from the others: all count.
             side[:] = 0.0
-            add_products(x, P, 0, m, rank, side)
-            advance(common, side, step, c[i])
+            _add_products(x, P, 0, m, rank, side)
+            _advance(common, side, step, c[i])
             continue
-        level, kept, whole = fit(x, P, m, common, floor, good, attempts, shares, c[i], trial, factor, scratch)
+        level, kept, whole = _fit(x, P, m, common, floor, good, attempts, shares, c[i], trial, factor, scratch)
         facts[i, LEVEL], facts[i, FLOOR], facts[i, GOOD], facts[i, KEPT] = level, floor, good, kept
         facts[i, TRUSTED] = 1.0 if whole and _trusted(level, good, noise, kept, m) else 0.0
         facts[i, EVEN] = 1.0 if kept >= _EVEN_SHARE * visited else 0.0
@@ -306,7 +536,7 @@ def finish_fits(
             if not active.any():
                 break
             for g in range(rows):
-                limits[g] = KEEP_LEVELS * about[g, LEVEL]
+                limits[g] = _KEEP_LEVELS * about[g, LEVEL]
                 own_gram[g] = turn == 2 or about[g, EVEN] == 0
             _full_step(values, first, active, offset, Qt, here, limits, own_gram, tile_grams, scratch, found)
             for g in range(rows):
@@ -317,14 +547,14 @@ def finish_fits(
                     return False
                 whole = True
                 if own_gram[g]:
-                    factorise(grams[g], factor)
-                    whole = keeps_components(factor, shares[g])
-                    moved = advance(factor, sides[g], step, here[g])
+                    _factorise(grams[g], factor)
+                    whole = _keeps_components(factor, shares[g])
+                    moved = _advance(factor, sides[g], step, here[g])
                 else:
                     moved = _advance_evenly(kept / n2, sides[g], here[g])
                 # By entry: how far the fit has moved, what there is still to come, and the error that noise leaves.
                 moved /= np.sqrt(n2)
-                rest = moved * moved / max(before[g], moved, TINY) if turn > 0 else np.inf
+                rest = moved * moved / max(before[g], moved, _TINY) if turn > 0 else np.inf
                 error = level * np.sqrt(rank / max(kept, 1.0))
                 before[g] = moved
                 about[g, KEPT] = kept
@@ -333,7 +563,7 @@ def finish_fits(
                 if active[g]:
                     m, _, _ = _gather(values[first + g], offset, order, sample, d, e, places)
                     _minus_at(d, Qt, places, here[g], m)
-                    about[g, LEVEL] = max(quantile(np.abs(d[:m]), m, LOW, e) / LOW_NORMAL, about[g, FLOOR])
+                    about[g, LEVEL] = max(_quantile(np.abs(d[:m]), m, _LOW, e) / _LOW_NORMAL, about[g, FLOOR])
     return True
 
 

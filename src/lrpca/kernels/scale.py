@@ -51,7 +51,7 @@ def residual_core(
     """Return the Gaussian peak of residuals at zero, on a background that is flat nearby.
 
     Maximum likelihood of the mixture by expectation and maximisation on a logarithmic histogram, in a window that is
-    narrowed to eight σ. Residuals below `rounding` count as that. Where no peak stands out, all residuals are the core.
+    narrowed to eight σ. Residuals below `rounding` count as that. Where there is no peak, all residuals are the core.
     """
     from lrpca.kernels.peak import scaled_sizes, share_among_bins
 
@@ -106,7 +106,7 @@ def core_of_bins(
     *,
     is_complex: bool = False,
 ) -> Core | None:
-    """Return the peak of residuals that were counted between the least and the largest; None where none stands out."""
+    """Return the peak of residuals that were counted between the least and the largest; None where there is no peak."""
     from lrpca.kernels.peak import find_peak
 
     low, width = bins_between(least, most)

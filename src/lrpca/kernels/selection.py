@@ -27,8 +27,8 @@ _FEW = 64
 _ROUNDING = 1e-9
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
+INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
+jit = numba.njit(nogil=True, **INLINED)
 _outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
@@ -53,7 +53,7 @@ def shift_of(real: Any) -> int:
     return int(np.finfo(real).nmant) - _KEPT_BITS
 
 
-@_jit
+@jit
 def _partition_largest(work, count, k):
     """Return the k-th largest of work[:count], which is reordered (Hoare's selection, pivot the median of three)."""
     low, high, goal = 0, count - 1, k - 1
@@ -79,11 +79,11 @@ def _partition_largest(work, count, k):
     return work[goal]
 
 
-@_jit
+@jit
 def _kth_largest(sizes, bits, start, count, k, shift, counts, work):
     """Return the k-th largest of sizes[start : start + count], `bits` being the same memory seen as integers.
 
-    Negative numbers stand for missing entries and are the smallest. `counts` has room for two histograms.
+    Negative numbers stand for missing entries and are the smallest. `counts` holds two histograms.
     """
     if count <= _FEW:
         for t in range(count):
@@ -114,7 +114,7 @@ def _kth_largest(sizes, bits, start, count, k, shift, counts, work):
     return _partition_largest(work, found, k - before)
 
 
-@_jit
+@jit
 def selected_threshold(sizes, bits, start, count, observed, share, shift, counts, work):
     """Return the modulus from which on entries are among the floor(share * observed) largest; inf if none is."""
     k = min(observed, int(share * observed + _ROUNDING))
@@ -196,7 +196,7 @@ def column_thresholds(
 
 @_outer
 def reject(
-    D,  # (n1, n2), set to E = D - T(D) if asked to
+    D,  # (n1, n2), set to E = D - T(D) if `store`
     row_levels,  # (n1,)
     column_levels,  # (n2,)
     At,  # (ka, n2)

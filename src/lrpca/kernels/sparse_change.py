@@ -13,11 +13,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.selection import modulus
-
-FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
+from lrpca.kernels.selection import FASTMATH, INLINED, jit, modulus
 
 
 def clipped(d: Any, clip: Any) -> Any:
@@ -25,14 +21,14 @@ def clipped(d: Any, clip: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-@overload(clipped, jit_options=_INLINED)
+@overload(clipped, jit_options=INLINED)
 def _choose_clipped(d, clip):
     if isinstance(d, numba.types.Complex):
         return lambda d, clip: d * (clip / modulus(d)) if modulus(d) > clip else d
     return lambda d, clip: min(max(d, -clip), clip)
 
 
-@_jit
+@jit
 def _residual(stored, L, i, Rt, row):
     """Set `row` to row i of Y - L Rᵀ."""
     for j in range(len(row)):
@@ -48,7 +44,7 @@ def _residual(stored, L, i, Rt, row):
             row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
 
 
-@_jit
+@jit
 def _to_sparse(row, clip, own, columns):
     """Replace a row of D by D - ψ(D)."""
     for j in range(len(row)):
@@ -69,8 +65,8 @@ def block_change(
     clip_new,
     rows_new,  # (m,)
     columns_new,  # (n2,)
-    old,  # (n2,) room for a row
-    new,  # (n2,) room for a row
+    old,  # (n2,) work memory
+    new,  # (n2,) work memory
 ):
     """Return ‖S_new - S_old‖² and ‖S_old‖² over the observed entries of some rows of Y."""
     moved, size = 0.0, 0.0

@@ -35,23 +35,12 @@ class TangentStep(NamedTuple):
 
 
 def tangent_step(
-    grams: Any,  # (2, 2r, 2r)
+    grams: Any,  # (2, 2r, 2r) of [L, C R] and [R, Cᵀ L]
     length: float,
 ) -> TangentStep | None:
-    """Return the best rank-r approximation after a tangent step.
+    """Return the best rank-r approximation after a tangent step of some length, from the Grams of both sides.
 
     None where columns are not orthogonal, or not finite, or so little of a step is new that squares hide it.
-
-    Parameters
-    ----------
-    grams : ndarray (2, 2r, 2r)
-        Of ``[L, C R]`` and ``[R, Cᵀ L]``.
-    length : float
-        Of the step along the directions of `lrpca.solvers.step.directions`.
-
-    Returns
-    -------
-    TangentStep or None
     """
     r = grams.shape[1] // 2
     inner, new = np.zeros((2, r, r)), np.zeros((2, r, r))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-# Multiply-adds below which other threads are left alone, and below which each gets its share in one go.
+# Multiply-adds below which one thread does the work, and below which each thread gets its share at once.
 _LITTLE = 1 << 18
 _MODEST = 1 << 28
 
@@ -28,12 +28,9 @@ def thread_count() -> int:
 
 
 class Threads:
-    """A pool that is made when first needed and goes away with its owner (nothing survives a fork by accident).
+    """A pool of at most `most` threads (one for each core if not given), made when first needed.
 
-    Parameters
-    ----------
-    most : int, optional
-        Most threads, where others are at work as well; as many as there are cores if not given.
+    It ends with its owner; a forked process makes its own.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -44,8 +41,8 @@ class Threads:
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, work: float = math.inf) -> list[Result]:
         """Return ``[function(item) for item in items]``, computed by all threads.
 
-        `work` is the number of multiply-adds in all: little of it is not worth waking others, and a modest amount is
-        dealt out once, since handing over every item by itself would cost as much as the item.
+        `work` is the number of multiply-adds in all. Little work stays in the calling thread. A modest amount is shared
+        out once: to submit every item by itself would cost as much as the item.
         """
         count = min(thread_count() if self._most is None else self._most, len(items))
         if work < _LITTLE or count == 1:
@@ -56,9 +53,9 @@ class Threads:
             self._process = os.getpid()
         if work >= _MODEST:
             return list(self._pool.map(function, items))
-        hands = [items[first::count] for first in range(count)]
-        dealt = list(self._pool.map(lambda hand: [function(item) for item in hand], hands))
-        return [dealt[k % count][k // count] for k in range(len(items))]
+        shares = [items[first::count] for first in range(count)]
+        found = list(self._pool.map(lambda share: [function(item) for item in share], shares))
+        return [found[k % count][k // count] for k in range(len(items))]
 
     def close(self) -> None:
         """End the threads; the next `map` makes new ones."""
@@ -67,5 +64,5 @@ class Threads:
             self._pool = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the pool behind: it cannot be pickled, and is made again when needed."""
+        """Drop the pool: it cannot be pickled, and is made again when needed."""
         return {"_most": self._most, "_pool": None, "_process": 0}

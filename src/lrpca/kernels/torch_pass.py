@@ -53,25 +53,9 @@ def plain_pass(
 ) -> TensorPass:
     """Return the pass over a tensor, in rectangles of some millions of entries.
 
-    Parameters
-    ----------
-    Y : Tensor (n1, n2)
-        Any number type and strides; NaN is missing.
-    L, R, A, B : Tensor
-        Factors and test matrices, in double precision; `A` may be `R` itself, `B` be `L`.
-    level : Levels
-    mask : Tensor of bool (n1, n2), optional
-        True where observed; an expanded one will do.
-    arithmetic : torch.dtype
-        In which residuals are computed: float32, float64, complex64 or complex128.
-    energy, grams : bool
-        Whether to return ‖D‖², and the Grams of kept entries (which are taken to be Hermitian: A = R̄, B = W L̄).
-    fast : bool
-        Whether products of float32 may be rounded more than float32 is (TF32), where torch is set to do so.
-
-    Returns
-    -------
-    TensorPass
+    Factors and test matrices are in double precision, residuals are computed in `arithmetic` (float32, float64,
+    complex64 or complex128). Grams are taken to be Hermitian: A = R̄, B = W L̄. With `fast`, products of float32 may be
+    rounded more than float32 is (TF32), where torch is set to do so.
     """
     if not fast and rounds_products(Y.device):
         arithmetic = torch.promote_types(arithmetic, torch.float64)
@@ -136,14 +120,10 @@ class _Sums:
 
     def result(self, rank: int | None) -> TensorPass:
         """Return the pass; Grams if there is a rank."""
-        grams = {}
         self.norms[2] = self.kept_by_row.sum()
-        if rank is not None:
-            grams = {
-                "row_grams": unpack_pairs(self.row_pairs, rank),
-                "column_grams": unpack_pairs(self.column_pairs, rank),
-            }
-        return TensorPass(self.CA, self.CtB, self.kept_by_row, self.kept_by_column, self.norms, **grams)
+        pairs = self.row_pairs, self.column_pairs
+        grams = [] if rank is None else [unpack_pairs(packed, rank) for packed in pairs]
+        return TensorPass(self.CA, self.CtB, self.kept_by_row, self.kept_by_column, self.norms, *grams)
 
 
 def unpack_pairs(

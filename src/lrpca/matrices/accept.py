@@ -30,7 +30,7 @@ def accept(Y: Any, mask: Any = None) -> DenseMatrix:
     """
     if isinstance(Y, DenseMatrix):
         if mask is not None:
-            raise ValueError("mask is not taken beside a matrix that is prepared already; give it when preparing that")
+            raise ValueError("mask is not accepted together with a prepared matrix; pass it when preparing the matrix")
         return Y
     if is_tensor(Y):
         return accept_tensor(Y, mask)

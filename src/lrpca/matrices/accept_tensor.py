@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.devices import in_memory_of, is_tensor
-from lrpca.matrices.chunked.large import open_mask
+from lrpca.matrices.chunked.large import check_mask, open_mask
 from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
 
 # Number types that are read, on the CPU and on other devices; PyTorch does not compute with the others there.
@@ -93,22 +93,9 @@ def on_host(value: Any) -> Any:
 
 
 def host_argument(value: Any, name: str, device: Any = None, beside: str = "Y") -> Any:
-    """Return what was given beside Y, as an array if it is a tensor or a list.
+    """Return the argument `name` as an array if it is a tensor or a list, and anything else as it is.
 
-    Parameters
-    ----------
-    value : object
-        Anything; None and arrays are returned as they are.
-    name : str
-        For messages.
-    device : torch.device, optional
-        Where Y is; a tensor that is elsewhere is refused. None where Y is no tensor.
-    beside : str
-        What Y is called in messages.
-
-    Returns
-    -------
-    object
+    Raises ValueError for a tensor that is not on the `device` of Y (None: Y is no tensor). Messages call Y `beside`.
     """
     if is_tensor(value):
         check_beside(value, name, device, beside)
@@ -143,14 +130,8 @@ def _device_mask(mask: Any, Y: Any) -> Any:
     if not is_tensor(mask):
         mask = torch.from_numpy(np.array(open_mask(mask, tuple(Y.shape))[:, :])).to(Y.device)
     check_beside(mask, "mask", Y.device)
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
-    n1, n2 = Y.shape
-    if tuple(mask.shape) not in {(n1, n2), (n1, 1), (1, n2)}:
-        raise ValueError(
-            f"mask.shape={tuple(mask.shape)} does not fit Y.shape={(n1, n2)}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
-        )
-    return mask.expand(n1, n2)
+    check_mask(mask, tuple(Y.shape))
+    return mask.expand(Y.shape)
 
 
 def check_beside(tensor: Any, name: str, device: Any, beside: str = "Y") -> None:

@@ -56,18 +56,21 @@ class DenseMatrix:
     unit: float = 1.0
 
     def __init__(self, array: Any, mask: Any = None, *, threads: Threads | None = None) -> None:
+        self._prepare(array.shape, array.dtype, threads)
         self.array = array
         self.mask = None if mask is None else np.broadcast_to(mask, array.shape)
-        self.shape: tuple[int, int] = array.shape
-        self.stored = array.dtype
-        self.result = self.arithmetic = arithmetic_dtype(array.dtype)
-        self.reads: float = 0
-        self._full_arithmetic: Any = None
-        self._may_be_rough = array.dtype.kind in "fc"
         self._transposed = abs(array.strides[0]) < abs(array.strides[1]) and min(array.shape) > 1
         # Kernels see the orientation with neighbours along rows; read-only, so that one compiled form serves all.
         self._rows = array.T if self._transposed else array
         self._row_mask = self.mask.T if self._transposed and self.mask is not None else self.mask
+
+    def _prepare(self, shape: tuple[int, int], stored: Any, threads: Threads | None = None) -> None:
+        """Set what all kinds of matrices have."""
+        self.shape, self.stored = shape, stored
+        self.result = self.arithmetic = arithmetic_dtype(stored)
+        self.reads: float = 0
+        self._full_arithmetic: Any = None
+        self._may_be_rough = stored.kind in "fc"
         self.threads = threads or Threads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,36 +159,34 @@ class DenseMatrix:
         columns: Any,  # (m,) int
     ) -> tuple[Any, Any]:
         """Return the values at some positions, and which of them are observed."""
-        values = np.asarray(self.array[rows, columns]).ravel()  # of a sparse array too
+        values, mask = self.values_at((rows, columns)), self.mask_of((rows, columns))
         observed = values == values
-        if self.mask is not None:
-            observed &= self.mask[rows, columns]
-        return values, observed
+        return values, observed if mask is None else observed & mask
 
     def take_rows(
         self,
         indices: Any,  # (m,) int
     ) -> DenseMatrix:
-        """Return some rows as a matrix of its own (a copy of them)."""
-        return DenseMatrix(self.array[indices], None if self.mask is None else self.mask[indices])
+        """Return a copy of some rows, as a matrix in memory."""
+        return DenseMatrix(self.values_at(indices), self.mask_of(indices))
 
     def take_columns(
         self,
         indices: Any,  # (m,) int
     ) -> DenseMatrix:
-        """Return some columns, as rows of a matrix of its own (a copy of them)."""
-        return DenseMatrix(
-            gather_columns(self.array, indices).T, None if self.mask is None else self.mask[:, indices].T
-        )
+        """Return a copy of some columns, as the rows of a matrix in memory."""
+        at = (slice(None), indices)
+        mask = self.mask_of(at)
+        return DenseMatrix(self.values_at(at).T, None if mask is None else mask.T)
 
     def submatrix(
         self,
         rows: Any,  # (m,) int
         columns: Any,  # (k,) int
     ) -> DenseMatrix:
-        """Return some rows of some columns as a matrix of its own (a copy of them)."""
+        """Return a copy of some rows of some columns, as a matrix in memory."""
         at = np.ix_(rows, columns)
-        return DenseMatrix(self.array[at], None if self.mask is None else self.mask[at])
+        return DenseMatrix(self.values_at(at), self.mask_of(at))
 
     def with_mask(
         self,
@@ -197,13 +198,19 @@ class DenseMatrix:
         return other
 
     def dense_rows(self, rows: slice) -> Any:
-        """Return some rows as a C-ordered array of the arithmetic type, in place where they are."""
-        return np.ascontiguousarray(self.array[rows], self.arithmetic)
+        """Return some rows as a C-ordered array of the arithmetic type, not copied where they are one."""
+        return np.ascontiguousarray(self.values_at(rows), self.arithmetic)
 
-    def mask_of(self, rows: slice) -> Any:
-        """Return the mask of some rows as a NumPy array; None if there is no mask."""
+    def values_at(self, at: Any) -> Any:
+        """Return a part of Y as a NumPy array; `at` is a NumPy index of rows, or of rows and columns."""
+        if isinstance(at, tuple) and isinstance(at[0], slice):
+            return gather_columns(self.array, at[1])
+        return self.array[at]
+
+    def mask_of(self, at: Any) -> Any:
+        """Return the same part of the mask as a NumPy array; None if there is no mask."""
         mask = self.mask
-        return None if mask is None else mask[rows]
+        return None if mask is None else mask[at]
 
     def map_rows(self, function: Callable[[slice, Any, Any], Result], *, missing: bool) -> list[Result]:
         """Read Y once: return ``function(rows, block, observed)`` of every block of rows, by all threads.
@@ -215,13 +222,7 @@ class DenseMatrix:
 
         def work(rows: slice) -> Result:
             block = self.dense_rows(rows)
-            observed = None
-            if missing:
-                observed = block == block
-                mask = self.mask_of(rows)
-                if mask is not None:
-                    observed &= mask
-            return function(rows, block, observed)
+            return function(rows, block, observed_entries(block, self.mask_of(rows)) if missing else None)
 
         n1, n2 = self.shape
         count = max(1, _PIECE // n2)
@@ -232,13 +233,13 @@ class DenseMatrix:
         """Yield (first row, block of rows, its mask or None): one more read of Y, in order, for lazy results."""
         for start in range(0, self.shape[0], rows):
             part = slice(start, start + rows)
-            yield start, self.array[part], None if self.mask is None else self.mask[part]
+            yield start, self.values_at(part), self.mask_of(part)
 
     def find_largest(self) -> tuple[int, int]:
         """Return where the observed entry of the largest modulus is, the first of them if there are several."""
         place, most = (0, 0), -1.0
         for start, block, mask in self.blocks(256):
-            sizes = np.where(block == block if mask is None else (block == block) & mask, np.abs(block), -1.0)
+            sizes = np.where(observed_entries(block, mask), np.abs(block), -1.0)
             i, j = np.unravel_index(sizes.argmax(), sizes.shape)
             if sizes[i, j] > most:
                 place, most = (start + int(i), int(j)), float(sizes[i, j])
@@ -277,6 +278,7 @@ class DenseMatrix:
         with np.errstate(over="ignore"):
             clip, cutoff = real.type(level.clip), real.type(level.cutoff)
             keep = None if level.keep == level.cutoff else real.type(level.keep)
+        asked = (same, clip, cutoff, keep, energy, grams)
 
         def work(part: Rectangle) -> tuple[Any, ...]:
             rows, columns = part
@@ -288,32 +290,11 @@ class DenseMatrix:
             norms = np.zeros(2)
             for piece, flat, stride in self._pieces(rows, columns):
                 here = slice(piece.start - rows.start, piece.stop - rows.start)
-                mask, mask_row, mask_column = self._flat_mask(piece, columns)
-                norms += rectangle_pass(
-                    flat,
-                    stride,
-                    (piece.stop - piece.start, m2),
-                    mask,
-                    mask_row,
-                    mask_column,
-                    L[piece],
-                    # Contiguous whatever the cut: every layout would be compiled for itself.
-                    np.ascontiguousarray(Rt[:, columns]),
-                    B[piece],
-                    np.ascontiguousarray(At[:, columns]),
-                    same,
-                    clip,
-                    cutoff,
-                    keep,
-                    energy,
-                    grams,
-                    CA[here],
-                    BtC,
-                    row_kept[here],
-                    column_kept,
-                    row_grams[here],
-                    column_grams,
-                )
+                data = (flat, stride, (piece.stop - piece.start, m2), *self._flat_mask(piece, columns))
+                # Contiguous whatever the cut: every layout would be compiled for itself.
+                right, A_part = np.ascontiguousarray(Rt[:, columns]), np.ascontiguousarray(At[:, columns])
+                sums = (CA[here], BtC, row_kept[here], column_kept, row_grams[here], column_grams)
+                norms += rectangle_pass(*data, L[piece], right, B[piece], A_part, *asked, *sums)
             return CA, BtC, row_kept, column_kept, row_grams, column_grams, norms
 
         parts = self._parts(max(rank, ka, kb))
@@ -357,6 +338,15 @@ class DenseMatrix:
         last = sum((n - 1) * s for n, s in zip(block.shape, block.strides, strict=True))
         flat = np.lib.stride_tricks.as_strided(block, (last + 1,), (1,), writeable=False)
         return flat, block.strides[0], block.strides[1]
+
+
+def observed_entries(
+    values: Any,  # (n1, n2)
+    mask: Any,  # (n1, n2) bool, or None
+) -> Any:
+    """Return where values are neither NaN nor masked."""
+    observed = values == values
+    return observed if mask is None else observed & mask
 
 
 def gather_columns(

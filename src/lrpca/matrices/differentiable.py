@@ -18,9 +18,7 @@ _WHOLE = 1 << 18
 
 
 class DifferentiableMatrix(DenseMatrix):
-    """Y in float32 or float64, read by the passes of a training and, on the way back, by their adjoints.
-
-    Parameters and attributes are those of `DenseMatrix`.
+    """Y in float32 or float64, read by the passes of a training and by their adjoints.
 
     Examples
     --------
@@ -75,22 +73,11 @@ class DifferentiableMatrix(DenseMatrix):
             clip_bar = 0.0
             for piece, flat, stride in self._pieces(rows, columns):
                 mask, mask_row, mask_column = self._flat_mask(piece, columns)
-                clip_bar += rectangle_adjoint(
-                    flat,
-                    stride,
-                    (piece.stop - piece.start, m2),
-                    _NO_MASK if mask is None else mask,
-                    mask_row,
-                    mask_column,
-                    L[piece],
-                    np.ascontiguousarray(Rt[:, columns]),
-                    A_bar[piece],
-                    np.ascontiguousarray(Bt_bar[:, columns]),
-                    clip,
-                    cutoff,
-                    L_bar[piece.start - rows.start : piece.stop - rows.start],
-                    Rt_bar,
-                )
+                mask = _NO_MASK if mask is None else mask
+                data = (flat, stride, (piece.stop - piece.start, m2), mask, mask_row, mask_column)
+                right, B_part = np.ascontiguousarray(Rt[:, columns]), np.ascontiguousarray(Bt_bar[:, columns])
+                sums = (L_bar[piece.start - rows.start : piece.stop - rows.start], Rt_bar)
+                clip_bar += rectangle_adjoint(*data, L[piece], right, A_bar[piece], B_part, clip, cutoff, *sums)
             return L_bar, Rt_bar, clip_bar
 
         parts = self._parts(rank)

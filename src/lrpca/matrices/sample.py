@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -33,21 +33,10 @@ _TILE_ROWS, _TILE_COLUMNS, _TILES = 8, 10, 16
 _FEW = 32
 # A value that this share of the entries has is no measurement.
 _COMMON, _MAJORITY = 0.1, 0.5
-# Entries that are looked at first, in steps of the golden ratio, which come everywhere.
+# Entries that are tested first, in steps of the golden ratio, which are spread evenly.
 _LOOKED_AT, _GOLDEN = 256, 0.6180339887498949
 # Rows of a tile are drawn by their weights within so many neighbours.
 _NEIGHBOURS = 64
-
-
-class Entries(Protocol):
-    """A matrix whose single entries can be looked up."""
-
-    shape: tuple[int, int]
-    reads: float
-
-    def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return the values at some positions, and which of them are observed."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -156,7 +145,7 @@ class Sample:
 
 
 def draw_sample(
-    matrix: Entries,
+    matrix: DenseMatrix,
     rng: np.random.Generator,
     *,
     size: int = SAMPLE_SIZE,
@@ -243,7 +232,7 @@ def read_block(
     return part.array, observed
 
 
-def observed_share(matrix: Entries, rng: np.random.Generator) -> float:
+def observed_share(matrix: DenseMatrix, rng: np.random.Generator) -> float:
     """Return about which share of the entries is observed, at least 0.01, from a thousand of them."""
     if is_large(matrix.shape):
         rows, columns = (_spread_groups(n, _FEW, _FEW // 8, rng) for n in matrix.shape)
@@ -314,7 +303,7 @@ def _weighted_groups(
     return np.sort(np.concatenate(found))
 
 
-def _look_up(matrix: Entries, rows: Any, columns: Any, *, allow_empty: bool = False) -> Sample:
+def _look_up(matrix: DenseMatrix, rows: Any, columns: Any, *, allow_empty: bool = False) -> Sample:
     values, observed = matrix.entries(rows, columns)
     wide = np.complex128 if np.iscomplexobj(values) else np.float64
     if not allow_empty and not observed.any():
@@ -327,7 +316,7 @@ def _look_up(matrix: Entries, rows: Any, columns: Any, *, allow_empty: bool = Fa
     return Sample(rows[observed], columns[observed], values[observed].astype(wide))
 
 
-def _scan(matrix: Entries) -> Sample:
+def _scan(matrix: DenseMatrix) -> Sample:
     """Find observed entries one row at a time, where random draws found none."""
     n1, n2 = matrix.shape
     columns = np.arange(n2)

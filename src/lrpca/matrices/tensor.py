@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ import torch
 
 from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
-from lrpca.kernels.threads import Threads
 from lrpca.kernels.torch_pass import TensorPass, plain_change
-from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.device.array import DeviceArray, to_device, to_host
 from lrpca.matrices.device.report import report_products, report_step
 
@@ -29,48 +27,31 @@ _ARITHMETIC: dict[Any, Any] = {
 _ELEVEN_BITS = 2.0**-11
 # Random numbers that take the host longer than a GPU's passes.
 _MANY = 1 << 16
-# Entries among which an infinite one is looked for at a time.
+# Entries that are searched for the largest one at a time.
 _PIECE = 1 << 24
 
 
 class TensorMatrix(DenseMatrix):
     """Y as a torch tensor of any real or complex number type, any strides, with NaN or `mask` marking missing entries.
 
-    Passes leave what is as long as Y is, on the device (`lrpca.matrices.device.array.DeviceArray`); rows and columns
-    that are looked at are copied to the host, never Y as a whole.
-
-    Parameters
-    ----------
-    array : Tensor (n1, n2)
-        The data; never copied, never written to.
-    mask : Tensor of bool, expandable to (n1, n2), optional
-        True where observed; on the same device.
-
-    Attributes
-    ----------
-    shape, stored, arithmetic, result, reads
-        As in `DenseMatrix`; float16 and bfloat16 count as float32.
+    Tall results of a pass stay on the device (`lrpca.matrices.device.array.DeviceArray`). Parts of Y that are read
+    outside of passes are copied to the host, never Y as a whole. float16 and bfloat16 count as float32.
     """
 
     def __init__(self, array: Any, mask: Any = None) -> None:
+        stored = np.dtype(str(_TO_HOST_AS.get(array.dtype, array.dtype)).removeprefix("torch."))
+        self._prepare(tuple(array.shape), stored)
         self.array = array.detach()
         self.mask: Any = None if mask is None else mask.expand(array.shape)
-        self.shape = tuple(array.shape)
-        self.stored = _stored_dtype(array.dtype)
-        self.result = self.arithmetic = arithmetic_dtype(self.stored)
-        self.reads = 0.0
         self._fast = False
-        self.threads = Threads()
-        self._room: dict[Any, Any] = {}  # what kernels hand over to one another
-        self._full_arithmetic = None
-        self._may_be_rough = self.stored.kind in "fc"
+        self._room: dict[Any, Any] = {}  # memory that kernels share, and compiled kernels
         self._transposed = 0 < array.stride(0) < array.stride(1) and min(self.shape) > 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorMatrix, (self.array, self.mask)
 
     def close(self) -> None:
-        """End the threads, and give back what passes have kept; results keep the matrix, and need none of it."""
+        """End the threads, and free what passes have kept: results keep the matrix, and need none of it."""
         super().close()
         self._room = {}
 
@@ -104,28 +85,19 @@ class TensorMatrix(DenseMatrix):
         generator = torch.Generator(device).manual_seed(int(rng.integers(1 << 63)))
         return DeviceArray(torch.randn(shape, dtype=torch.float64, device=device, generator=generator))
 
-    def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return the values at some positions, and which of them are observed."""
-        at = (self._index(rows), self._index(columns))
-        values = _host_copy(self.array[at])
-        observed = values == values
-        if self.mask is not None:
-            observed &= to_host(self.mask[at])
-        return values, observed
+    def values_at(self, at: Any) -> Any:
+        """Return a part of Y on the host."""
+        part = self.array[self._index(at)]
+        return to_host(part.to(_TO_HOST_AS.get(part.dtype, part.dtype)))
 
-    def take_rows(self, indices: Any) -> DenseMatrix:
-        """Return some rows on the host."""
-        return self._taken(self._index(indices))
+    def mask_of(self, at: Any) -> Any:
+        """Return the same part of the mask on the host; None if there is no mask."""
+        return None if self.mask is None else to_host(self.mask[self._index(at)])
 
     def take_columns(self, indices: Any) -> DenseMatrix:
-        """Return some columns, as rows of a matrix on the host."""
-        at = (slice(None), self._index(indices))
-        mask = None if self.mask is None else np.ascontiguousarray(to_host(self.mask[at]).T)
-        return DenseMatrix(np.ascontiguousarray(_host_copy(self.array[at]).T), mask)
-
-    def submatrix(self, rows: Any, columns: Any) -> DenseMatrix:
-        """Return some rows of some columns on the host."""
-        return self._taken((self._index(rows)[:, None], self._index(columns)))
+        """Return a copy of some columns, as the C-ordered rows of a matrix in memory."""
+        part = super().take_columns(indices)
+        return DenseMatrix(np.ascontiguousarray(part.array), part.mask)
 
     def with_mask(self, mask: Any) -> DenseMatrix:
         """Return the same data, in place, with another mask, from either side."""
@@ -133,20 +105,6 @@ class TensorMatrix(DenseMatrix):
         other = type(self)(self.array, tensor)
         other.arithmetic = self.arithmetic
         return other
-
-    def dense_rows(self, rows: slice) -> Any:
-        """Return some rows on the host, C-ordered and of the arithmetic type."""
-        return np.ascontiguousarray(_host_copy(self.array[rows]), self.arithmetic)
-
-    def mask_of(self, rows: slice) -> Any:
-        """Return the mask of some rows on the host; None if there is no mask."""
-        return None if self.mask is None else to_host(self.mask[rows])
-
-    def blocks(self, rows: int) -> Iterator[tuple[int, Any, Any]]:
-        """Yield (first row, block of rows, its mask or None), on the host, one after the other."""
-        for start in range(0, self.shape[0], rows):
-            part = slice(start, start + rows)
-            yield start, _host_copy(self.array[part]), self.mask_of(part)
 
     def find_largest(self) -> tuple[int, int]:
         """Return where the observed entry of the largest modulus is; the search is on the device."""
@@ -217,12 +175,11 @@ class TensorMatrix(DenseMatrix):
         done = {id(factor): self.place(factor).tensor.to(wide) for factor in factors}
         return [done[id(factor)] for factor in factors]
 
-    def _taken(self, at: Any) -> DenseMatrix:
-        mask = None if self.mask is None else to_host(self.mask[at])
-        return DenseMatrix(_host_copy(self.array[at]), mask)
-
-    def _index(self, indices: Any) -> Any:
-        return to_device(np.asarray(indices, np.int64), self.array.device)
+    def _index(self, at: Any) -> Any:
+        """Return a NumPy index as one that tensors on the device take."""
+        if isinstance(at, tuple):
+            return tuple(self._index(part) for part in at)
+        return at if isinstance(at, slice) else to_device(np.asarray(at, np.int64), self.array.device)
 
 
 def _as_pass(found: TensorPass, energy: bool, factors: tuple[Any, Any] | None) -> Pass:
@@ -247,12 +204,3 @@ def _as_pass(found: TensorPass, energy: bool, factors: tuple[Any, Any] | None) -
         counted=float(counted),
         report=report,
     )
-
-
-def _stored_dtype(dtype: Any) -> Any:
-    return np.dtype(str(_TO_HOST_AS.get(dtype, dtype)).removeprefix("torch."))
-
-
-def _host_copy(part: Any) -> Any:
-    """Return a part of Y on the host."""
-    return to_host(part.to(_TO_HOST_AS.get(part.dtype, part.dtype)))

@@ -109,11 +109,11 @@ class ListedResidual:
         A: Any,  # (n2, k)
     ) -> Any:
         """Return E A, (n1, k)."""
-        from lrpca.kernels.observed import rows_times
+        from lrpca.kernels.observed import lines_times
 
         E, A = self._D, np.ascontiguousarray(A, self._D.dtype)
         out = np.empty((self.shape[0], A.shape[1]), E.dtype)
-        self._over_rows(lambda a, b: rows_times(E, self._columns, self._pointers, a, b, A, out), A.shape[1])
+        self._over_rows(lambda a, b: lines_times(E, None, self._columns, self._pointers, a, b, A, out), A.shape[1])
         return out
 
     def adjoint_times(
@@ -124,12 +124,12 @@ class ListedResidual:
         return self._transposed_times(B.conj()).conj()
 
     def _transposed_times(self, B: Any) -> Any:
-        from lrpca.kernels.observed import columns_times
+        from lrpca.kernels.observed import lines_times
 
         E, B = self._D, np.ascontiguousarray(B, self._D.dtype)
         out = np.empty((self.shape[1], B.shape[1]), E.dtype)
         self._over_columns(
-            lambda a, b: columns_times(E, self._order, self._rows, self._column_pointers, a, b, B, out), B.shape[1]
+            lambda a, b: lines_times(E, self._order, self._rows, self._column_pointers, a, b, B, out), B.shape[1]
         )
         return out
 
@@ -143,7 +143,7 @@ class ListedResidual:
         )
 
     def _levels(self, share: float) -> tuple[Any, Any]:
-        from lrpca.kernels.observed import column_thresholds, row_thresholds
+        from lrpca.kernels.observed import thresholds_by_line
 
         D, scratch = self._D, Scratch(self._D.dtype)
         n1, n2 = self.shape
@@ -152,11 +152,11 @@ class ListedResidual:
 
         def rows(a: int, b: int) -> None:
             room = scratch.make(widest, widest)
-            row_thresholds(D, self._pointers, a, b, share, scratch.shift, *room, row_levels)
+            thresholds_by_line(D, None, self._pointers, a, b, share, scratch.shift, *room, row_levels)
 
         def columns(a: int, b: int) -> None:
             room = scratch.make(tallest, tallest)
-            column_thresholds(D, self._order, self._column_pointers, a, b, share, scratch.shift, *room, column_levels)
+            thresholds_by_line(D, self._order, self._column_pointers, a, b, share, scratch.shift, *room, column_levels)
 
         self._over_rows(rows, 6)
         self._over_columns(columns, 6)

@@ -26,7 +26,7 @@ _STEPS = 8.0
 _SAMPLE, _LONG_SAMPLE = (192, 20), (4000, 200)
 # Of a row not much longer all entries are taken.
 _NEARLY_ALL = 1.5
-# The first and the last attempt, see `lrpca.kernels.row_fit.fit`.
+# The first and the last attempt, see `lrpca.kernels.regression`.
 _QUICK, _THOROUGH = (0, 1), (1, 2)
 _INFINITE = "Y contains inf; mark missing entries with NaN"
 # Products of two components of one entry that are held at a time.
@@ -143,8 +143,7 @@ class _Components:
         values: Any,  # (m, n2)
     ) -> Any:
         """Return the coefficients (m, r) of some rows: quickly, and those that are doubtful thoroughly."""
-        from lrpca.kernels.regression import KEPT, LEVEL, TRUSTED
-        from lrpca.kernels.row_fit import SAME_LEVEL
+        from lrpca.kernels.regression import KEPT, LEVEL, SAME_LEVEL, TRUSTED
 
         c, facts = self._attempt(values, self.sample, _QUICK)
         doubtful = np.flatnonzero(facts[:, TRUSTED] == 0)

@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from triton.runtime.errors import OutOfResources
 
 from lrpca.core.influence import Levels
 from lrpca.kernels.triton import fused_pass as triton_pass
 from lrpca.kernels.triton import split as triton_split
-from lrpca.kernels.triton.kernel import Kernel
 
 # Rows of a chunk over those of a tile: half precision counts to 2048.
 _MOST_TILES = 2048
@@ -35,8 +35,47 @@ _OPERANDS = 7
 _TOP = 14
 # Forms of passes that are remembered.
 _REMEMBERED = 256
+# Compiled kernels depend on which arguments begin at multiples of so many bytes.
+_SPECIALISED_FOR = 16
+# Since this version compiled kernels are started with all arguments, constants too.
+_TAKES_CONSTANTS = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
 # C A, Cᵀ B, counts by row and by column, and the norms.
 Sums = tuple[Any, Any, Any, Any, Any]
+
+
+class Kernel:
+    """A kernel with its grid and constants: compiled when it is first started, for arguments with the same alignment.
+
+    From one start to the next tensors may change, floats, and integers that Triton was told not to specialise for;
+    everything else that compiled code depends on has to stay: number types, other integers, the device.
+    """
+
+    def __init__(self, function: Any, grid: tuple[int, int, int], constants: dict[str, Any], **settings: Any) -> None:
+        self._function, self._grid, self._settings = function, grid, settings
+        self._constants = {name: constants[name] for name in function.arg_names if name in constants}
+        self._compiled: dict[tuple[bool, ...], Any] = {}
+
+    @staticmethod
+    def alignment(tensors: tuple[Any, ...]) -> tuple[bool, ...]:
+        """Return which tensors begin at multiples of sixteen bytes, on which compiled kernels depend."""
+        return tuple(tensor.data_ptr() % _SPECIALISED_FOR == 0 for tensor in tensors)
+
+    def is_compiled_for(self, aligned: tuple[bool, ...]) -> bool:
+        """Tell whether it was started before with arguments that are aligned so."""
+        return aligned in self._compiled
+
+    def start(self, aligned: tuple[bool, ...], *arguments: Any) -> None:
+        """Start it with tensors, or with addresses if it is compiled.
+
+        `aligned` tells which of the arguments that change from call to call are aligned, see `alignment`.
+        """
+        compiled = self._compiled.get(aligned)
+        if compiled is not None:
+            compiled(*arguments, *self._constants.values())
+            return
+        found = self._function[self._grid](*arguments, **self._constants, **self._settings)
+        if _TAKES_CONSTANTS and found is not None:
+            self._compiled[aligned] = found[self._grid]
 
 
 @dataclass(frozen=True)
@@ -69,7 +108,7 @@ def padded(width: int) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a pass is asked for, besides its numbers: passes of the same kind over a matrix share room and kernels."""
+    """What a pass computes, besides its numbers: passes of the same kind over a matrix share memory and kernels."""
 
     rank: int
     width_A: int
@@ -130,7 +169,7 @@ class Workspace:
         self._peaks.zero_()
 
     def next_turn(self) -> None:
-        """Tell that a pass was started, which clears the memory of the next."""
+        """Switch to the memory that the pass just started clears for the next one."""
         self._turn = 1 - self._turn
 
 
@@ -200,7 +239,7 @@ def _plan(form: _Form, kind: Kind, tiles: Tiles) -> _Plan:
 
 
 class _Plan:
-    """How a kind of pass over matrices of a form is cut, what its kernels hand over to one another, and these."""
+    """How a kind of pass over matrices of a form is cut, its kernels, and the memory they share."""
 
     def __init__(self, form: _Form, kind: Kind, tiles: Tiles) -> None:
         self._kind, self._factor_widths = kind, (kind.rank, kind.width_A, kind.width_B)
@@ -291,7 +330,7 @@ class _Plan:
         sum_parts.start((), *given.parts, *given.peaks, *sums, *self._shape, *self._factor_widths[1:], *counts, unit)
 
     def empty_sums(self, device: Any) -> Sums:
-        """Return room for all sums, in one piece of memory."""
+        """Return memory for all sums, in one piece."""
         whole = torch.empty(sum(self._lengths), dtype=torch.float64, device=device)
         CA, CtB, by_row, by_column, norms = whole.split(self._lengths)
         (n1, n2), kind = self._shape, self._kind
@@ -329,7 +368,7 @@ class _BoundPass:
             memory, (given, at) = self._memory, (_addresses(x) for x in (factors, peaks))
             arguments = _Arguments(given, self._addresses, memory[:_OPERANDS], memory[_OPERANDS:], at)
         else:
-            # Triton looks at the tensors to compile for them.
+            # Triton compiles for the tensors themselves.
             tensors = workspace.tensors(plan.layout)
             arguments = _Arguments(factors, self._matrix, tensors[:_OPERANDS], tensors[_OPERANDS:], peaks)
         try:
@@ -366,7 +405,7 @@ def _residual_form(rank: int, fast: bool) -> tuple[bool, int]:
     if rank == 0:
         return False, 0
     needed = rank if fast else 3 * rank
-    # TF32 numbers need no scale, but twice the room.
+    # TF32 numbers need no scale, but twice the memory.
     return needed > 16, max(16, 1 << (needed - 1).bit_length())
 
 

@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 
 from lrpca.kernels.scale import BINS, Core, bins_between, core_of_bins, unit_of
-from lrpca.kernels.triton.kernel import Kernel
-from lrpca.kernels.triton.launch import padded
+from lrpca.kernels.triton.launch import Kernel, padded
 
 # Entries, or rows, of a program.
 _ENTRIES, _ROWS = 64, 64

@@ -12,7 +12,7 @@ from lrpca.matrices.chunked.progress import Meter
 
 # Times a block is tried again where its own code failed (a network drive that stumbled).
 _RETRIES = 2
-# Seconds between looks at the futures.
+# Seconds between two checks of the futures.
 _BEAT = 0.25
 # Seconds without any worker, or without an answer of the scheduler, after which a cluster is taken to be gone.
 PATIENCE = 60.0
@@ -55,7 +55,7 @@ def _usable(client: Any) -> Any:
 
 
 class Cluster:
-    """A client, and the few things asked of it."""
+    """A dask.distributed client, with what matrices need of it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -70,13 +70,13 @@ class Cluster:
         return max(1, sum(int(worker["nthreads"]) for worker in self._workers().values()))
 
     def keep(self, array: Any, mask: Any) -> tuple[Any, Any]:
-        """Return Y and the mask, kept in the workers' memory where there is room for them."""
+        """Return Y and the mask, kept in the workers' memory where they fit."""
         from distributed import futures_of
 
-        room = sum(worker.get("memory_limit") or 0 for worker in self._workers().values())
+        memory = sum(worker.get("memory_limit") or 0 for worker in self._workers().values())
         size = array.nbytes + (0 if mask is None else mask.nbytes)
         self.as_given = array, mask
-        if size <= _KEPT_PART * room:
+        if size <= _KEPT_PART * memory:
             with _large_graphs():
                 array = self.client.persist(array, retries=_RETRIES)
                 mask = None if mask is None else self.client.persist(mask, retries=_RETRIES)
@@ -91,7 +91,7 @@ class Cluster:
         return self.as_given
 
     def compute(self, blocks: list[Any], root: Any, sizes: list[int], meter: Meter) -> Any:
-        """Return the value of `root`; tell the meter of `blocks` on the way, whose sizes are given in bytes.
+        """Return the value of `root`; report finished `blocks`, of sizes in bytes, to the meter.
 
         Raises ConnectionError where the cluster goes away, and what a block raised where that failed.
         """
@@ -159,7 +159,7 @@ class Cluster:
         return bool(self.client.status == "running")
 
     def _check_presence(self) -> None:
-        """Raise where nobody has been at work for too long."""
+        """Raise ConnectionError where no worker has been there for too long."""
         try:
             if self._is_there() and self._workers():
                 self._last_seen = time.monotonic()

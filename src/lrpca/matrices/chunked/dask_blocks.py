@@ -25,22 +25,16 @@ from lrpca.matrices.chunked.progress import Meter
 
 # Sums that one task adds up.
 _FAN_IN = 8
-# More blocks than this are put together until each has so many bytes.
+# More blocks than this are merged until each has so many bytes.
 _MANY, _LEAST_BYTES = 32, 1 << 22
-# Blocks that are asked for at a time where results are taken one by one, by thread.
+# Blocks per thread that are computed at a time where results are taken one by one.
 _AHEAD = 2
 
 
 class DaskBlocks:
-    """A dask array; its chunks are the blocks.
+    """A dask array, whose chunks are the blocks; `mask`, any array, has its shape, (n1, 1) or (1, n2), or is None.
 
-    Parameters
-    ----------
-    array : dask.array.Array
-    mask : array-like of bool, optional
-        True where observed; the shape of Y, (n1, 1) or (1, n2); any array.
-    meter : Meter
-        Is told of every block that is done.
+    The meter counts every block that is done.
     """
 
     def __init__(self, array: Any, mask: Any, meter: Meter) -> None:
@@ -65,7 +59,8 @@ class DaskBlocks:
         """Return the sums of a `BlockPass` over all blocks."""
         import dask
 
-        blocks = self._tasks(work, rows, columns)
+        lefts, rights = _stripes(rows, self.grid.rows), _stripes(columns, self.grid.columns)
+        blocks = self._tasks(work, [(place, lefts[place.i], rights[place.j]) for place in self.grid])
         add = dask.delayed(total, pure=False)
         layer = blocks
         while len(layer) > 1:
@@ -77,18 +72,14 @@ class DaskBlocks:
         """Yield (place, result of `work`) of some blocks, in their order; see `LocalBlocks.each`."""
         import dask
 
-        data, masks = self._delayed(self.array), self._delayed(self.mask)
         self.meter.begin(len(blocks))
         batch = _AHEAD * (thread_count() if self._cluster is None else self._cluster.threads)
-        apply = dask.delayed(_apply, pure=False, traverse=False)
+        tasks = self._tasks(work, blocks)
         for first in range(0, len(blocks), batch):
+            some = tasks[first : first + batch]
             here = [place for place, _, _ in blocks[first : first + batch]]
-            tasks = [
-                apply(work, data[place.i, place.j], None if masks is None else masks[place.i, place.j], place, *those)
-                for place, *those in blocks[first : first + batch]
-            ]
-            together = dask.delayed(list, pure=False)(tasks)
-            yield from zip(here, self._compute(tasks, together, here, begin=False), strict=True)
+            together = dask.delayed(list, pure=False)(some)
+            yield from zip(here, self._compute(some, together, here, begin=False), strict=True)
 
     def read(self, rows: slice, columns: slice) -> tuple[Any, Any]:
         """Return a rectangle of Y and of the mask (None without one)."""
@@ -101,16 +92,12 @@ class DaskBlocks:
             raise self._failure(error, list(self.grid)) from error
         return np.asarray(block), mask
 
-    def grid_for(self, itemsize: int) -> Grid:
-        """Return the blocks: there are no smaller ones, however many bytes work takes for every entry."""
-        return self.grid
-
     def spot(self, place: Place, rows: Any, columns: Any) -> Place:
         """Return the part of a block that has to be made for some of its rows and columns: all of it."""
         return place
 
     def close(self) -> None:
-        """Let go of what the cluster keeps for this matrix."""
+        """Release what the cluster keeps for this matrix."""
         if self._cluster is not None:
             self.array, self.mask = self._cluster.let_go()
 
@@ -119,33 +106,20 @@ class DaskBlocks:
         return self._given, None if self.mask is None else self.mask.rechunk(self._given.chunks)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the cluster behind: what is unpickled elsewhere is computed there."""
+        """Drop the cluster: what is unpickled elsewhere is computed there."""
         array, mask = (self.array, self.mask) if self._cluster is None else self._cluster.as_given
         return self.__dict__ | {"_cluster": None, "array": array, "mask": mask}
 
-    def _tasks(self, work: Work, rows: Operands, columns: Operands) -> list[Any]:
-        """Return one task for every block, in the order of the grid."""
-        import dask.array as da
+    def _tasks(self, work: Work, blocks: Sequence[tuple[Place, Any, Any]]) -> list[Any]:
+        """Return one task for every block; operands may be delayed."""
+        import dask
 
-        heights, widths = self.grid.chunks
-        arguments: list[Any] = [self.array, "ij", _numbers(self.grid.rows), "i", _numbers(self.grid.columns), "j"]
-        for part in rows:
-            arguments += [_in_graph(part, (heights, (part.shape[1],))), "i" + _own_index(arguments)]
-        for part in columns:
-            arguments += [_in_graph(part, (widths, (part.shape[1],))), "j" + _own_index(arguments)]
-        if self.mask is not None:
-            arguments += [self.mask, "ij"]
-        blocks = da.blockwise(
-            _BlockTask(work, self.grid, len(rows), len(columns), self.mask is not None),
-            "ij",
-            *arguments,
-            dtype=object,
-            meta=np.empty((0, 0), object),
-            align_arrays=False,
-            concatenate=True,
-            token=f"lrpca-{type(work).__name__.lower()}-{uuid.uuid4().hex}",
-        )
-        return list(blocks.to_delayed().ravel())
+        data, masks = self._delayed(self.array), self._delayed(self.mask)
+        apply = dask.delayed(_apply, name=f"lrpca-{type(work).__name__.lower()}", pure=False, traverse=False)
+        return [
+            apply(work, data[place.i, place.j], None if masks is None else masks[place.i, place.j], place, *operands)
+            for place, *operands in blocks
+        ]
 
     def _compute(self, blocks: list[Any], root: Any, places: list[Place], *, begin: bool = True) -> Any:
         if begin:
@@ -160,7 +134,7 @@ class DaskBlocks:
             raise self._failure(error, places) from error
 
     def _failure(self, error: Exception, places: list[Place]) -> Exception:
-        """Return the error to raise. The workers may forget Y: whoever holds the error would make them keep it."""
+        """Return the error to raise, and release Y: the traceback of the error would make the workers keep it."""
         try:
             return self._named(error, places)
         finally:
@@ -190,27 +164,12 @@ class DaskBlocks:
 
         if self._cluster is not None:
             return {"scheduler": self._cluster.client}
-        # Said aloud: dask would turn to a client that never found its scheduler, and wait.
+        # Named explicitly: dask would otherwise wait for a client that never found its scheduler.
         by_client = (None, "dask.distributed", "distributed")
         return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
 
     def _delayed(self, array: Any) -> Any:
         return None if array is None else array.to_delayed()
-
-
-class _BlockTask:
-    """What dask calls with the chunks of all operands; gives them to `work` by name."""
-
-    def __init__(self, work: Work, grid: Grid, rows: int, columns: int, masked: bool) -> None:
-        self.work, self.grid, self.rows, self.columns, self.masked = work, grid, rows, columns, masked
-        self.__name__ = type(work).__name__
-
-    def __call__(self, block: Any, i: Any, j: Any, *operands: Any) -> Any:
-        a, b = int(i[0]), int(j[0])
-        place = Place(a, b, self.grid.rows[a], self.grid.columns[b])
-        observed = operands[-1] if self.masked else None
-        both = self.rows + self.columns
-        return _apply(self.work, block, observed, place, operands[: self.rows], operands[self.rows : both])
 
 
 def _apply(work: Work, block: Any, observed: Any, place: Place, rows: Operands, columns: Operands) -> Any:
@@ -222,6 +181,14 @@ def _apply(work: Work, block: Any, observed: Any, place: Place, rows: Operands, 
             "its dtype and chunks say"
         )
     return work(block, observed, place, tuple(rows), tuple(columns))
+
+
+def _stripes(operands: Operands, cuts: Sequence[slice]) -> list[Any]:
+    """Return the parts of operands that belong to each cut, delayed: every block of a stripe shares them."""
+    import dask
+
+    parts = (tuple(part[cut] for part in operands) for cut in cuts)
+    return [dask.delayed(part, name=f"lrpca-operand-{uuid.uuid4().hex}", traverse=False) for part in parts]
 
 
 def _watching(keys: list[Any], sizes: list[int], meter: Meter) -> Any:
@@ -294,7 +261,7 @@ def _mask_chunks(shape: tuple[int, int], array: Any) -> Any:
 
 
 def _coarsened(array: Any) -> Any:
-    """Return an array whose chunks are worth a task each, put together from smaller ones where needed."""
+    """Return an array whose chunks are worth a task each, merged from smaller ones where needed."""
     heights, widths = array.chunks
     if len(heights) * len(widths) <= _MANY or array.nbytes / (len(heights) * len(widths)) >= _LEAST_BYTES:
         # Empty chunks come from filters; there is nothing to do for them.
@@ -304,22 +271,3 @@ def _coarsened(array: Any) -> Any:
     wide = merged([w for w in widths if w], min(array.shape[1], side))
     high = merged([h for h in heights if h], min(array.shape[0], math.ceil(target / max(wide))))
     return array.rechunk((high, wide))
-
-
-def _in_graph(part: Any, chunks: Any) -> Any:
-    """Return an operand as a dask array whose pieces are numbers in the graph."""
-    import dask.array as da
-
-    return da.from_array(part, chunks=chunks, name=f"lrpca-operand-{uuid.uuid4().hex}")
-
-
-def _numbers(cuts: Sequence[slice]) -> Any:
-    """Return the numbers of the stripes, a block each."""
-    import dask.array as da
-
-    return da.from_array(np.arange(len(cuts)), chunks=1, name=f"lrpca-number-{uuid.uuid4().hex}")
-
-
-def _own_index(arguments: list[Any]) -> str:
-    """Return a letter for the second axis of an operand, which no other has."""
-    return "abcdefgh"[len(arguments) // 2 - 3]

@@ -109,7 +109,7 @@ def plan_grid(
 
 
 def merged(sizes: Sequence[int], least: int) -> tuple[int, ...]:
-    """Return neighbouring pieces put together until each has at least `least`.
+    """Return neighbouring pieces merged until each has at least `least`.
 
     Examples
     --------

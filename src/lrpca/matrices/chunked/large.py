@@ -109,14 +109,19 @@ def open_mask(mask: Any, shape: tuple[int, int]) -> Any:
         return None
     module = type(mask).__module__.split(".")[0]
     mask = _opened_mask(mask) if module in LARGE or is_path(mask) else np.asarray(mask)
-    if mask.dtype != bool:
+    check_mask(mask, shape)
+    return mask
+
+
+def check_mask(mask: Any, shape: tuple[int, int]) -> None:
+    """Raise ValueError where an array or tensor is not a mask of a matrix of this shape."""
+    if not str(mask.dtype).endswith("bool"):
         raise ValueError(f"mask.dtype={mask.dtype} is not bool; pass True where observed, e.g. mask != 0")
     n1, n2 = shape
     if tuple(mask.shape) not in {(n1, n2), (n1, 1), (1, n2)}:
         raise ValueError(
             f"mask.shape={tuple(mask.shape)} does not fit Y.shape={shape}; use {(n1, n2)}, {(n1, 1)} or {(1, n2)}"
         )
-    return mask
 
 
 def _opened_mask(mask: Any) -> Any:

@@ -24,15 +24,9 @@ _READ_AHEAD = 1
 
 
 class LocalBlocks:
-    """A matrix on disk, cut into blocks.
+    """A matrix on disk, cut into blocks; `mask`, an array or a `Stored`, has its shape, (n1, 1) or (1, n2), or is None.
 
-    Parameters
-    ----------
-    stored : Stored
-    mask : array-like of bool, optional
-        True where observed; the shape of Y, (n1, 1) or (1, n2); an array, or a `Stored` one.
-    meter : Meter
-        Is told of every block that was read.
+    The meter counts every block that was read.
     """
 
     def __init__(self, stored: Stored, mask: Any, meter: Meter) -> None:
@@ -40,24 +34,17 @@ class LocalBlocks:
         self.shape, self.dtype, self.name = stored.shape, stored.dtype, stored.name
         itemsize = stored.dtype.itemsize
         self.grid: Grid = plan_grid(stored.shape, itemsize, stored.chunks, stored.breaks)
-        # The least that can be read at a time, for looks at a few entries.
+        # The smallest blocks that can be read, for single entries.
         self.fine_grid = self.grid
         if stored.chunks is not None:
             self.fine_grid = plan_grid(stored.shape, itemsize, stored.chunks, stored.breaks, block_bytes=1)
         largest = math.prod(max(sizes) for sizes in self.grid.chunks) * itemsize
         self._threads = int(max(1, min(_IN_FLIGHT // largest, thread_count() + _READ_AHEAD)))
-        # Blocks so large that they come one by one are worked on by all threads together.
+        # Blocks so large that they come one by one are computed by all threads.
         self.inner_threads = thread_count() if self._threads == 1 else 1
 
     def each(self, work: Work, blocks: Sequence[Task]) -> Iterator[tuple[Place, Any]]:
-        """Yield (place, result of `work`) of some blocks, in their order.
-
-        Parameters
-        ----------
-        work : callable
-            See `lrpca.matrices.chunked.block_work`.
-        blocks : sequence of (place, operands by rows, operands by columns)
-        """
+        """Yield (place, result of `work`) of some blocks, in their order."""
         waiting: deque[tuple[Place, Future[Any]]] = deque()
         self.meter.begin(len(blocks))
         # A pool for every round: matrices may be used by several threads at once.
@@ -79,10 +66,6 @@ class LocalBlocks:
     def read(self, rows: slice, columns: slice) -> tuple[Any, Any]:
         """Return a rectangle of Y and of the mask (None without one)."""
         return self.stored[rows, columns], _mask_part(self.mask, rows, columns)
-
-    def grid_for(self, itemsize: int) -> Grid:
-        """Return smaller blocks, for work that takes so many bytes for every entry."""
-        return plan_grid(self.shape, max(itemsize, self.dtype.itemsize), self.stored.chunks, self.stored.breaks)
 
     def spot(
         self,

@@ -13,38 +13,24 @@ import numpy as np
 
 from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
-from lrpca.kernels.threads import Threads
-from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, outlier_limits, tasks
+from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, outlier_limits
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.grid import Place
 from lrpca.matrices.chunked.local_blocks import LocalBlocks
-from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype, readable
+from lrpca.matrices.dense import DenseMatrix, observed_entries, readable
 
-# Bytes of a band of whole rows, where someone needs those.
+# Bytes of a band of whole rows.
 _BAND = 1 << 27
 
 Result = TypeVar("Result")
 
 
 class ChunkedMatrix(DenseMatrix):
-    """Y in blocks that are never all in memory.
-
-    Parameters
-    ----------
-    blocks : LocalBlocks or DaskBlocks
-        Where they are, and who works on them.
-    """
+    """Y in blocks that are never all in memory."""
 
     def __init__(self, blocks: LocalBlocks | DaskBlocks) -> None:
-        self.source = blocks
-        self.array = blocks
-        self.shape = blocks.shape
-        self.stored = native_dtype(blocks.dtype)
-        self.result = self.arithmetic = arithmetic_dtype(self.stored)
-        self.reads = 0
-        self._full_arithmetic = None
-        self._may_be_rough = self.stored.kind in "fc"
-        self.threads = Threads()
+        self._prepare(blocks.shape, native_dtype(blocks.dtype))
+        self.source = self.array = blocks
 
     @property
     def mask(self) -> Any:  # type: ignore[override]
@@ -62,7 +48,7 @@ class ChunkedMatrix(DenseMatrix):
         return ChunkedMatrix, (self.source,)
 
     def close(self) -> None:
-        """End the threads, and let go of what a cluster keeps."""
+        """End the threads, and release what a cluster keeps."""
         super().close()
         self.source.close()
 
@@ -136,9 +122,7 @@ class ChunkedMatrix(DenseMatrix):
         found = []
         for start, band, mask in self.blocks(1):
             block = np.ascontiguousarray(band, self.arithmetic)
-            observed = None
-            if missing:
-                observed = block == block if mask is None else (block == block) & mask
+            observed = observed_entries(block, mask) if missing else None
             found.append(function(slice(start, start + len(block)), block, observed))
         return found
 
@@ -150,20 +134,6 @@ class ChunkedMatrix(DenseMatrix):
         for start, stop in _bands([cut.stop - cut.start for cut in self.source.grid.rows], most):
             band, mask = self.source.read(slice(start, min(stop, n1)), slice(0, n2))
             yield start, readable(band), mask
-
-    def outlier_blocks(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        threshold: Any,  # a number, or broadcastable to Y from one axis
-    ) -> Iterator[tuple[Place, Any, Any]]:
-        """Yield (place, Y - L Rᵀ, where it is an outlier) of every block: one more read of Y."""
-        high, wide = outlier_limits(threshold, self.shape)
-        work = OutlierBlock(L.dtype)
-        # The residual, its modulus and a product, of entries that may be stored in a byte each.
-        blocks = tasks(self.source.grid_for(4 * L.dtype.itemsize), (L, high), (R, wide))
-        for place, (residual, outlying) in self.source.each(work, blocks):
-            yield place, residual, outlying
 
     def run_pass(
         self,
@@ -226,7 +196,7 @@ def _by_cut(
 
 
 def _bands(heights: list[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last row of bands of at most `most` rows: whole stripes put together, or a stripe in parts."""
+    """Yield first and last row of bands of at most `most` rows: merged stripes, or parts of one."""
     start = stop = 0
     for height in heights:
         if stop > start and stop + height - start > most:

@@ -1,4 +1,4 @@
-"""Y in memory for methods that cannot read it in blocks, if there is room for it."""
+"""Y in memory for methods that cannot read it in blocks, if the memory suffices."""
 
 from __future__ import annotations
 
@@ -14,25 +14,11 @@ _MEMINFO = "/proc/meminfo"
 _CGROUP = "/sys/fs/cgroup"
 
 
-def with_room(matrix: DenseMatrix, method: str, held: float) -> DenseMatrix:
+def within_memory_budget(matrix: DenseMatrix, method: str, held: float) -> DenseMatrix:
     """Return a matrix that is read in blocks as one in memory, and any other as it is.
 
-    Parameters
-    ----------
-    matrix : DenseMatrix
-    method : str
-        Who needs it, for the message.
-    held : float
-        Arrays of the size of Y that the method makes beside it.
-
-    Returns
-    -------
-    DenseMatrix
-
-    Raises
-    ------
-    ValueError
-        There is not as much memory as Y and the method need.
+    `method` needs it in memory and makes `held` arrays of its size. Raises ValueError where the free memory is too
+    little for that.
     """
     if not isinstance(matrix, ChunkedMatrix):
         return matrix
@@ -49,29 +35,27 @@ def with_room(matrix: DenseMatrix, method: str, held: float) -> DenseMatrix:
 
 
 def available_bytes() -> int | None:
-    """Return how much memory can be had without swapping; None where the system does not tell."""
+    """Return how much memory is available without swapping; None where the system does not tell."""
     known = [size for size in (_free_of_system(), _free_of_container()) if size is not None]
     return min(known, default=None)
 
 
 def _free_of_container() -> int | None:
-    """Return what is left of the limit of a container, if there is one."""
+    """Return what is left of the memory limit of a container, if there is one."""
     try:
         limit, used = (Path(_CGROUP, name).read_text().strip() for name in ("memory.max", "memory.current"))
-        # Files that are cached count as used, and make way.
+        # Cached files count as used; the system drops them when memory is short.
         statistics = dict(line.split() for line in Path(_CGROUP, "memory.stat").read_text().splitlines())
         return max(0, int(limit) - int(used) + int(statistics.get("file", 0)))
-    except (OSError, ValueError):  # "max" is no limit
+    except (OSError, ValueError):  # "max" means no limit
         return None
 
 
 def _free_of_system() -> int | None:
     try:
-        with open(_MEMINFO) as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
+        lines = Path(_MEMINFO).read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
         pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

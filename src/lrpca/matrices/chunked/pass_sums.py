@@ -1,10 +1,10 @@
-"""The passes over blocks of Y, put together: what one pass over all of it would have given."""
+"""The passes over blocks of Y added up: the pass over all of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,75 +12,54 @@ from lrpca.core.passes import Pass
 from lrpca.matrices.chunked.grid import Grid, Place
 
 
-class _Axis(NamedTuple):
-    """Sums that belong to some rows, or to some columns."""
-
-    product: Any  # (m, k)
-    kept: Any  # (m,) int
-    grams: Any  # (m, r, r) or None
-
-    def plus(self, other: _Axis) -> _Axis:
-        grams = None if self.grams is None else self.grams + other.grams
-        return _Axis(self.product + other.product, self.kept + other.kept, grams)
-
-
 class PassSums:
-    """Sums over some blocks, by stripes of the grid; they travel between processes, ``O((n1 + n2) r)`` numbers."""
+    """Sums over some blocks, by stripes of the grid: ``O((n1 + n2) r)`` numbers that travel between processes."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, _Axis] = {}
-        self._columns: dict[int, _Axis] = {}
-        self._squares = 0.0
-        self._energy: float | None = 0.0
+        # By axis and number of the stripe: a product, the counts of kept entries, and Grams where they were asked for.
+        self._sums: dict[tuple[str, int], list[Any]] = {}
 
     @classmethod
     def of(cls, place: Place, result: Pass) -> PassSums:
         """Return the sums of one block."""
         sums = cls()
-        sums._rows[place.i] = _Axis(result.CA, result.kept_by_row, result.row_grams)
-        sums._columns[place.j] = _Axis(result.CtB, result.kept_by_column, result.column_grams)
-        sums._squares = result.norm_C**2
-        sums._energy = None if result.norm_D is None else result.norm_D**2
+        grams = ([], []) if result.row_grams is None else ([result.row_grams], [result.column_grams])
+        sums._sums["rows", place.i] = [result.CA, result.kept_by_row, *grams[0]]
+        sums._sums["columns", place.j] = [result.CtB, result.kept_by_column, *grams[1]]
+        sums._sums["squares", 0] = [norm**2 for norm in (result.norm_C, result.norm_D) if norm is not None]
         return sums
 
     def add(self, other: PassSums) -> None:
         """Add the sums of further blocks."""
-        for own, more in ((self._rows, other._rows), (self._columns, other._columns)):
-            for k, part in more.items():
-                own[k] = own[k].plus(part) if k in own else part
-        self._squares += other._squares
-        if other._energy is None or self._energy is None:
-            self._energy = None
-        else:
-            self._energy += other._energy
+        for key, more in other._sums.items():
+            own = self._sums.get(key)
+            self._sums[key] = more if own is None else [a + b for a, b in zip(own, more, strict=True)]
 
     def finish(self, grid: Grid) -> Pass:
         """Return the pass over the whole matrix."""
-        (CA, by_row, row_grams), (CtB, by_column, column_grams) = (
-            _joined([found[k] for k in range(len(cuts))])
-            for found, cuts in ((self._rows, grid.rows), (self._columns, grid.columns))
-        )
+        CA, by_row, *row_grams = self._joined("rows", len(grid.rows))
+        CtB, by_column, *column_grams = self._joined("columns", len(grid.columns))
+        norm_C, *norm_D = (math.sqrt(square) for square in self._sums["squares", 0])
         return Pass(
             CA=CA,
             CtB=CtB,
             kept_by_row=by_row,
             kept_by_column=by_column,
-            norm_C=math.sqrt(self._squares),
-            norm_D=None if self._energy is None else math.sqrt(self._energy),
-            row_grams=row_grams,
-            column_grams=column_grams,
+            norm_C=norm_C,
+            norm_D=norm_D[0] if norm_D else None,
+            row_grams=row_grams[0] if row_grams else None,
+            column_grams=column_grams[0] if column_grams else None,
         )
+
+    def _joined(self, axis: str, count: int) -> list[Any]:
+        """Return the sums of all stripes of an axis, one below the other."""
+        stripes = [self._sums[axis, k] for k in range(count)]
+        return [np.concatenate(parts) for parts in zip(*stripes, strict=True)]
 
 
 def total(parts: Iterable[PassSums]) -> PassSums:
-    """Return the sum of some, in their order."""
+    """Return the sum of some, added in their order."""
     sums = PassSums()
     for part in parts:
         sums.add(part)
     return sums
-
-
-def _joined(stripes: list[_Axis]) -> _Axis:
-    product, kept = (np.concatenate([getattr(part, name) for part in stripes]) for name in ("product", "kept"))
-    grams = None if stripes[0].grams is None else np.concatenate([part.grams for part in stripes])
-    return _Axis(product, kept, grams)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a round over the blocks stands.
+    """The progress of a round over the blocks.
 
     Attributes
     ----------
     round : int
-        Number of the round, from 1: a pass over Y, or a look at some of its blocks.
+        Number of the round, from 1: a pass over Y, or a read of some of its blocks.
     done, blocks : int
         Blocks of this round that are done, and how many it has.
     bytes : int
@@ -36,7 +36,7 @@ class Reading:
 
 
 class Meter:
-    """Counts blocks and bytes, and tells whoever wants to know."""
+    """A counter of blocks and bytes, which reports every change to `tell`."""
 
     def __init__(self, tell: Callable[[Reading], object] | None = None) -> None:
         self._tell = tell
@@ -58,10 +58,10 @@ class Meter:
 
     @property
     def now(self) -> Reading:
-        """Where reading stands."""
+        """The present progress."""
         seconds = 0.0 if self._began is None else time.perf_counter() - self._began
         return Reading(self._round, self._done, self._blocks, self._bytes, seconds)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave behind who is told: that is this process's affair."""
+        """Drop the callback: it belongs to this process."""
         return self.__dict__ | {"_tell": None}

@@ -29,22 +29,9 @@ _WHOLE = (torch.int64, torch.bool)
 class DeviceArray(NDArrayOperatorsMixin):
     """A tall array on a device: what the solvers need of NumPy, and nothing else.
 
-    Parameters
-    ----------
-    tensor : Tensor (n, ...)
-        The long axis first; float64, complex128, int64 or bool (results also float32, complex64).
-    surely_finite : bool
-        Whether someone knows that no entry is NaN or infinite.
-    gram : ndarray (k, k), optional
-        The products of its columns, ``tensor^T tensor``, where they have come to the host before.
-
-    Attributes
-    ----------
-    tensor : Tensor
-    surely_finite : bool
-    gram : ndarray or None
-    shape : tuple of int
-    dtype : numpy.dtype
+    The tensor (n, ...) has the long axis first; it is float64, complex128, int64 or bool (results also float32,
+    complex64). `surely_finite` says that all entries are known to be finite, `gram` is ``tensor^T tensor`` (k, k)
+    where that has come to the host before.
 
     Examples
     --------
@@ -58,7 +45,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __init__(self, tensor: Any, *, surely_finite: bool = False, gram: Any = None) -> None:
         self.tensor, self.surely_finite, self.gram = tensor, surely_finite, gram
-        self._counts: Any = None  # the same on the host, if these are counts, which are asked for again and again
+        self._counts: Any = None  # the same on the host, if these are counts, which are read repeatedly
 
     @property
     def algebra(self) -> Any:
@@ -146,7 +133,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return DeviceArray(self.tensor.conj().resolve_conj()) if self.tensor.is_complex() else self
 
     def copy(self, order: str = "C") -> DeviceArray:
-        """Return a copy; the order in memory is kept whatever is asked."""
+        """Return a copy; the order in memory is kept."""
         return DeviceArray(self.tensor.clone())
 
     def astype(self, dtype: Any) -> DeviceArray:
@@ -281,7 +268,7 @@ def _matmul(left: Any, right: Any) -> Any:
         dtype = torch.promote_types(a.dtype, b.dtype)
         a, b = a.to(dtype), b.to(dtype)
     if isinstance(right, DeviceArray):
-        # Tall ones on the right are summed over, whoever stands on the left.
+        # A tall one on the right is summed over, whatever is on the left.
         return to_host(a @ b)
     if isinstance(right, Transposed) and isinstance(left, np.ndarray):
         return DeviceArray((a @ b).T).T

@@ -1,7 +1,7 @@
 """What comes to the host along with a pass on a device: the small numbers that decisions are made of, all at once.
 
-Every transfer waits for the device. The Grams that a step is made of, and who kept least and most, are computed behind
-the pass, before anyone has asked for them, and come with its norms.
+Every transfer waits for the device. The Grams that a step needs, and the extreme counts of kept entries, are
+computed after every pass and come with its norms.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Side:
         return weighted.mH @ self.both
 
     def upload(self, small: Any) -> Any:
-        """Return a small matrix beside these."""
+        """Return a small matrix on the same device."""
         return to_device(small, self.both.device).to(self.both.dtype)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Of a pass: who kept least and most, and where it asked for the usual products, what a step is made of."""
+    """The extreme counts of kept entries of a pass and, where it made the products of a step, their Grams."""
 
     by_row: tuple[float, float]  # fewest and most kept entries
     by_column: tuple[float, float]

@@ -1,6 +1,6 @@
 """A sample of entries on a device: residuals of a fit there, and the peak that clean ones make.
 
-What was last found is remembered: a run is asked for it again at its end.
+The last result is kept: a run needs it again at its end.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DeviceSample:
         return alike and L.shape[1] <= WIDEST and has_triton(self._device)
 
     def _known(self, what: str, L: Any, R: Any) -> Any:
-        """Return what was found of these factors, if nobody has changed them since."""
+        """Return what was found of these factors, if they have not changed since."""
         last, versions = self._last.get(what), _versions(L, R)
         if last is None or versions is None or last[0] is not L or last[1] is not R or last[2] != versions:
             return None

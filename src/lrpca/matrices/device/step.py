@@ -231,7 +231,7 @@ def _retracted(
 
 @dataclass(frozen=True)
 class _Retracted(Retracted):
-    """U and V as coefficients of the columns of [L, ΔL] and [R, ΔR], until someone asks for them."""
+    """U and V as coefficients of the columns of [L, ΔL] and [R, ΔR], computed when they are needed."""
 
     left: Side
     right: Side
@@ -339,6 +339,6 @@ def solve_each(
     scaled = grams * (scale[:, None] * scale)
     ridge = 1e-12 * (diagonals * scale.square()).sum(1) + _TINY
     scaled.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
-    # Without a look at whether it worked, for which torch would wait.
+    # Without a test of success, for which torch would wait.
     solved = torch.linalg.solve_ex(scaled, (sides * scale)[:, :, None], check_errors=False).result
     return solved[:, :, 0] * scale
