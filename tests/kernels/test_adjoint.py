@@ -21,9 +21,9 @@ from tests.helpers.layouts import LAYOUTS, MASKS
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import spectral  # noqa: E402
-from lrpca.learn.influence_pass import influence_pass, matrix_of  # noqa: E402
+from lrpca.learn import operations  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
+from lrpca.learn.operations import influence_pass, matrix_of  # noqa: E402
 from lrpca.learn.problems import of_problem  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
 
@@ -394,17 +394,17 @@ def test_threads_end_with_the_data_they_worked_for(monkeypatch: pytest.MonkeyPat
 def test_the_start_moves_with_its_threshold(
     way: str, missing: float, multiple: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spectral, "_LARGE", 0 if way == "fused" else 1 << 60)
+    monkeypatch.setattr(operations, "_LARGE", 0 if way == "fused" else 1 << 60)
     # More rounds than in training: here the derivative is to have many digits.
-    monkeypatch.setattr(spectral, "_ROUNDS", 8)
-    monkeypatch.setattr(spectral, "_POWER_STEPS", 25)
+    monkeypatch.setattr(operations, "_ROUNDS", 8)
+    monkeypatch.setattr(operations, "_POWER_STEPS", 25)
     problem = planted((70, 60), rank=3, missing=missing, random_state=0)
     data = prepare(of_problem(problem))
     clip = multiple * float(np.nanmedian(np.abs(problem.Y)))
     weights = torch.tensor(np.random.default_rng(0).standard_normal(problem.Y.shape))
 
     def exact(clip: float) -> float:
-        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.observed_share
+        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.survey.observed
         U, values, Vh = np.linalg.svd(A)
         return float(np.sum((U[:, :3] * values[:3]) @ Vh[:3] * weights.numpy()))
 
@@ -422,7 +422,7 @@ def test_starts_of_both_ways_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = planted((300, 250), rank=3, missing=0.05, random_state=0)
     answers = []
     for dtype, large in ((torch.float64, 1 << 60), (torch.float64, 0), (torch.float32, 0)):
-        monkeypatch.setattr(spectral, "_LARGE", large)
+        monkeypatch.setattr(operations, "_LARGE", large)
         data = prepare(of_problem(problem), dtype=dtype)
         threshold = torch.tensor(2 * float(np.nanmedian(np.abs(problem.Y))), dtype=dtype, requires_grad=True)
         L, R = data.start(threshold)

@@ -1,4 +1,4 @@
-"""Training on users' data: what is accepted and refused, what the network is shown, and that each way teaches."""
+"""Training on users' data: what is accepted and refused, what the network is shown, and what it learns."""
 
 from __future__ import annotations
 
@@ -17,29 +17,14 @@ from lrpca.testing import planted
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
 from lrpca.learn import train  # noqa: E402
-from lrpca.learn.problems import PaperProblems, Source, TrainingProblem, as_source  # noqa: E402
-from lrpca.learn.reading import fingerprint  # noqa: E402
-from lrpca.learn.request import make_course, resolve  # noqa: E402
+from lrpca.learn.data import as_source, fingerprint  # noqa: E402
+from lrpca.learn.problems import PaperProblems, Source, TrainingProblem  # noqa: E402
+from lrpca.learn.request import Request, make_trainer, resolve  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
 
 SHAPE, RANK = (60, 50), 2
 DRAWN = PaperProblems(SHAPE, RANK)
-# What `train` passes on where it is not told otherwise.
-ARGUMENTS: dict[str, Any] = {
-    "rank": RANK,
-    "shape": SHAPE,
-    "outlier_fraction": 0.1,
-    "model": "fnn",
-    "seed": 0,
-    "form": "adaptive",
-    "way": "fast",
-    "layers": 3,
-    "depth": None,
-    "steps": None,
-    "learning_rate": None,
-    "patience": None,
-    "device": "cpu",
-}
+REQUEST = Request(rank=RANK, shape=SHAPE, model="fnn", layers=3)
 
 
 def problem(seed: int = 0, **arguments: Any) -> Any:
@@ -146,7 +131,7 @@ def test_a_file_mapped_into_memory_is_met_in_blocks(tmp_path: Path) -> None:
 # What the network is shown
 
 
-def test_held_out_entries_are_hidden_and_judged() -> None:
+def test_held_out_entries_are_hidden_and_validate() -> None:
     p = problem(missing=0.2)
     drawn = first(p.Y)
     data = prepare(drawn)
@@ -155,7 +140,7 @@ def test_held_out_entries_are_hidden_and_judged() -> None:
     assert p.observed[rows, columns].all() and np.array_equal(values, p.Y[rows, columns])
     assert not data.observed[rows, columns].any() and not data.Y[rows, columns].any()
     assert int(data.observed.sum()) + len(rows) == p.observed.sum()
-    sampled = set(zip(data._entries.rows.tolist(), data._entries.columns.tolist(), strict=True))
+    sampled = set(zip(data.entries.rows.tolist(), data.entries.columns.tolist(), strict=True))
     assert not sampled & set(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
@@ -195,19 +180,19 @@ def test_outliers_among_the_held_out_do_not_count() -> None:
 
 def test_integers_keep_their_step() -> None:
     Y = np.rint(100 + 50 * problem().Y / np.abs(problem().Y).max())
-    assert prepare(first(Y.astype(np.uint8))).least == 1.0
-    assert prepare(first(Y)).least < 1e-100
+    assert prepare(first(Y.astype(np.uint8))).rules.least == 1.0
+    assert prepare(first(Y)).rules.least < 1e-100
 
 
-def test_every_fourth_matrix_judges() -> None:
+def test_every_fourth_matrix_validates() -> None:
     Ys = [np.full(SHAPE, k + 1.0) for k in range(9)]
 
     def met(source: Source) -> set[float]:
         return {float(source.draw(np.random.default_rng(k)).Y[0, 0]) for k in range(60)}
 
     for data in (Ys, [(Y, Y) for Y in Ys]):
-        training, judging = source_of(data, rank=1).split()
-        assert met(judging) == {4.0, 8.0} and met(training) == {1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 9.0}
+        training, validating = source_of(data, rank=1).split()
+        assert met(validating) == {4.0, 8.0} and met(training) == {1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 9.0}
     alone = source_of(Ys[:3], rank=1)
     assert alone.split() == (alone, alone)
 
@@ -383,18 +368,17 @@ def test_the_seed_decides() -> None:
     assert numbers(0, Y) == numbers(0, Y.copy(order="F")) != numbers(1, Y)
 
 
-def test_data_alone_are_judged_by_the_last_third_of_the_layers() -> None:
+def test_data_alone_are_validated_by_the_last_third_of_the_layers() -> None:
     """What counts is where the layers end; against a label all count."""
     Y, X = problem(noise=0.1).Y, problem(noise=0.1).X
     for data, counted in ((Y, slice(4, None)), ([(Y, X)], slice(1, None))):
-        request = resolve(**(ARGUMENTS | {"layers": 6, "depth": 6}))
-        course, judge = make_course(request, source_of(data))
-        errors = judge.curve(course.network, 6)
-        assert judge.score(errors) == pytest.approx(np.log10(errors[counted]).mean())
+        trainer, validation = make_trainer(resolve(replace(REQUEST, layers=6, depth=6)), source_of(data))
+        errors = validation.curve(trainer.network, 6)
+        assert validation.score(errors) == pytest.approx(np.log10(errors[counted]).mean())
         if data is Y:
             first_problem = prepare(source_of(data).draw(np.random.default_rng([0, 0, 0])))
-            layers = [first_problem.log_loss(one.L, one.R).item() for one in course.network.layers(first_problem, 6)]
-            assert course.step() == pytest.approx(np.mean(layers[counted]), abs=1e-9)
+            layers = [first_problem.log_loss(one.L, one.R).item() for one in trainer.network.layers(first_problem, 6)]
+            assert trainer.step() == pytest.approx(np.mean(layers[counted]), abs=1e-9)
 
 
 def test_data_alone_begin_low() -> None:
@@ -403,8 +387,8 @@ def test_data_alone_begin_low() -> None:
     p = problem(noise=0.1)
     begin = {}
     for name, data, form in (("alone", p.Y, "adaptive"), ("given", p.Y, given), ("pairs", [(p.Y, p.X)], "adaptive")):
-        course, _ = make_course(resolve(**(ARGUMENTS | {"form": form, "layers": 2})), source_of(data))
-        begin[name] = course.network.schedule().thresholds[1:]
+        trainer, _ = make_trainer(resolve(replace(REQUEST, form=form, layers=2)), source_of(data))
+        begin[name] = trainer.network.schedule().thresholds[1:]
     assert begin["alone"] == pytest.approx((2.5, 1.0))
     assert begin["given"] == pytest.approx((3.0, 3.0)) and begin["pairs"] == pytest.approx((2.5, 2.5))
 
@@ -449,6 +433,3 @@ def test_absolute_numbers_for_data_are_in_their_units() -> None:
 def test_the_papers_way_takes_data_too() -> None:
     schedule = train(data=[problem(noise=0.1).Y], rank=RANK, form="paper", way="paper", model="fnn", layers=2, steps=9)
     assert np.isfinite(schedule.thresholds).all()
-
-
-# The comparison on real data

@@ -308,7 +308,7 @@ def test_gradient_of_the_first_threshold() -> None:
 
 def smooth_width(data: Data, L: Any, R: Any) -> Any:
     """Return a width that has a derivative everywhere."""
-    return 0.5 * torch.sqrt((data.residuals(L, R) ** 2).mean())
+    return 0.5 * torch.sqrt((data.entries.residuals(L, R) ** 2).mean())
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def smooth_width(data: Data, L: Any, R: Any) -> Any:
 def test_gradients_of_adaptive_forms_are_exact_but_for_the_width(
     influence: str, update: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Data, "width", smooth_width)
+    monkeypatch.setattr(Data, "inlier_scale", smooth_width)
     case = Case()
     network = UnrolledNetwork(case.schedule("adaptive", influence, update, decay=0.01), "frmnn")
     found = gradients(network, case.data, 5, case.tensors(), 1e-5)
@@ -333,10 +333,10 @@ def test_the_width_has_the_exact_derivative_of_its_scale() -> None:
     shrink = torch.zeros((), dtype=torch.float64, requires_grad=True)
     # X + t D: all residuals become 1 - t of what they are.
     wide_L, wide_R = torch.cat([L, D], dim=1), torch.cat([R, shrink * torch.eye(D.shape[1], dtype=L.dtype)], dim=1)
-    width = case.data.width(wide_L, wide_R)
+    width = case.data.inlier_scale(wide_L, wide_R)
     (slope,) = torch.autograd.grad(width, shrink)
     with torch.no_grad():
-        assert width.item() == float(case.data.width(L, R)) == case.data.core(L, R).sigma
+        assert width.item() == float(case.data.inlier_scale(L, R))
     assert slope.item() == pytest.approx(-width.item(), rel=1e-9)
 
 
