@@ -142,12 +142,6 @@ def test_training_on_data_gives_the_same_numbers(device: Any, kind: str) -> None
     np.testing.assert_allclose(numbers(train(data=data, **asked)), numbers(one), rtol=1e-7)
 
 
-def test_the_same_numbers_every_time(device: Any) -> None:
-    device()
-    asked = TRAININGS["adaptive frmnn"]
-    assert train(**asked) == train(**asked)
-
-
 def test_none_is_the_processor() -> None:
     models = [on_cpu("adaptive frmnn"), train(device=torch.device("cpu"), **TRAININGS["adaptive frmnn"])]
     assert models[0] == models[1]
@@ -192,10 +186,3 @@ def test_a_device_without_memory_is_named(kind: type[RuntimeError], monkeypatch:
         train(**TRAININGS["paper's form"])
     with pytest.raises(MemoryError, match="device='cpu' has too little memory for data; use smaller matrices$"):
         train(data=[problem().Y], rank=RANK, layers=2, steps=2)
-
-
-def test_tensors_that_cannot_be_data() -> None:
-    with pytest.raises(ValueError, match=r"data\.ndim=3 is not 2; pass a list of matrices, e\.g\. list\(data\)"):
-        train(data=torch.ones(2, 70, 50), rank=RANK)
-    with pytest.raises(ValueError, match=r"device=meta has no entries"):
-        train(data=[torch.ones(70, 50, device="meta")], rank=RANK)

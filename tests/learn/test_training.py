@@ -206,8 +206,7 @@ def test_a_checkpoint_is_strict_json(tmp_path: Path) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(name)
 
-    content = json.loads(file.read_text(), parse_constant=refuse)
-    assert content["loss"] is None and content["trainer"]["position"] == 0
+    assert json.loads(file.read_text(), parse_constant=refuse)["trainer"]["position"] == 0
 
 
 @pytest.fixture(scope="module")

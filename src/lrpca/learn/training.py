@@ -103,17 +103,17 @@ def train(
     outlier_fraction : float
         Share of outliers in the problems that are drawn.
     model : {"fnn", "rnn", "frmnn"}
-        Every layer its own numbers; numbers by a recurrence; the first layers their own, the others by a recurrence,
-        so that the schedule never ends.
+        fnn: every layer has its own numbers. rnn: numbers follow a recurrence. frmnn: the first layers have their own,
+        a recurrence follows, and the schedule never ends.
     random_state : int
         Seed of everything that is drawn: the same one gives the same model.
     form : {"adaptive", "paper"} or Schedule
-        adaptive: thresholds in units of the residual's own width, redescending influence, tangent step; the result
-        works at any scale, shape and rank. paper: numbers for the given shape and rank, soft threshold, scaled step.
-        A schedule: its form, and its numbers to begin with.
+        The parametrisation. adaptive: thresholds in units of the inlier scale, redescending influence, tangent step;
+        the result works at any scale, shape and rank. paper: numbers for the given shape and rank, soft threshold,
+        scaled step. A schedule: its parametrisation, and its numbers to begin with.
     way : {"fast", "paper"}
-        fast: all layers at once, by the logarithm of the error. paper: layer after layer by plain gradient descent on
-        fresh problems (17 500 steps for 15 layers), then a grid search of the recurrence.
+        The algorithm. fast: all layers at once, by the logarithm of the error. paper: layer after layer by plain
+        gradient descent on fresh problems (17 500 steps for 15 layers), then a grid search of the recurrence.
     data : optional
         What to train on instead: a source of problems (`lrpca.learn.problems`), pairs ``[(Y, X), ...]`` of data and
         their low-rank parts, or data alone ``[Y, ...]``, as arrays or paths of files.
@@ -121,22 +121,22 @@ def train(
         For data alone: a method of `lrpca.decompose` whose answers are the labels (the paper takes "altproj"). If not
         given, training is self-supervised, by entries that are held out.
     layers : int, optional
-        Layers with numbers of their own, K: 7 for adaptive forms, 10 (frmnn) or 16 (fnn) for the paper's.
+        Layers with their own numbers, K; default 7 for adaptive forms, 10 (frmnn) or 16 (fnn) for the paper's.
     depth : int, optional
-        Layers whose errors count; `layers`, and in the recurrence of the paper's form five more (paper's way) or
-        twenty (fast way).
+        Layers whose errors count; default `layers`, and in the recurrence of the paper's form five more (way="paper")
+        or twenty (way="fast").
     steps : int, optional
-        Steps of training. The paper's way shares them out among its stages; its own number is 17 500 for an fnn of 14
-        layers.
+        Steps of training. way="paper" divides them among its stages; its default is 17 500 for an fnn of 14 layers.
     learning_rate : float, optional
-        Fast way: of the logarithms of the numbers. Paper's way: of the steps η (0.1), that of the thresholds following.
+        way="fast": rate of the logarithms of the numbers. way="paper": rate of the steps η (0.1); that of the
+        thresholds is in proportion.
     patience : int, optional
-        Fast way: stop early when the held-out score has not become better in so many evaluations (there are twenty).
+        way="fast": stop early when the held-out score has not improved in so many of the twenty evaluations.
     checkpoint : str or path-like, optional
         A file to write the state to, at every evaluation.
     resume : bool
-        Go on from the checkpoint, on any device: on the one it was begun on with the result of an uninterrupted run, on
-        another with one that differs by rounding.
+        Resume from the checkpoint, on any device. On the same device the result is that of an uninterrupted run, on
+        another it differs by rounding.
     device : str or torch.device, optional
         Where matrices are read, e.g. "cuda"; on the CPU if not given. The same seed gives the same problems
         everywhere, and losses and gradients that differ by rounding.
@@ -164,23 +164,8 @@ def train(
     ('adaptive', 3)
     """
     began = time.perf_counter()
-    request = resolve(
-        Request(
-            rank=rank,
-            shape=shape,
-            outlier_fraction=outlier_fraction,
-            model=model,
-            form=form,
-            way=way,
-            random_state=random_state,
-            layers=layers,
-            depth=depth,
-            steps=steps,
-            learning_rate=learning_rate,
-            patience=patience,
-            device=device,
-        )
-    )
+    sizes = (layers, depth, steps, learning_rate, patience)
+    request = resolve(Request(rank, shape, outlier_fraction, model, form, way, random_state, *sizes, device))
     source = as_source(data, labels, request.problems, rank=rank, seed=request.random_state)
     store = _checkpoint(checkpoint, resume, request, source)
     with torch_settings(request.device), _memory_of(request, data is not None):
@@ -273,10 +258,8 @@ class _Run:
         try:
             self._trainer.restore(content["trainer"])
             self._best, self._earlier = content["best"], float(content["seconds"])
-            self._first_score, self._best_score = (
-                _number(content[name], math.inf) for name in ("first_score", "best_score")
-            )
-            self._loss = _number(content["loss"], math.nan)
+            scores = (content[name] for name in ("first_score", "best_score"))
+            self._first_score, self._best_score = (math.inf if score is None else float(score) for score in scores)
             self._waiting = int(content["waiting"])
             self.report = {name: content["report"][name] for name in self.report}
             if not 0 <= self._trainer.position <= self._trainer.total:
@@ -292,7 +275,6 @@ class _Run:
             "best": self._best,
             "best_score": _finite(self._best_score),
             "first_score": _finite(self._first_score),
-            "loss": _finite(self._loss),
             "waiting": self._waiting,
             "seconds": self.seconds,
             "report": self.report,
@@ -355,7 +337,7 @@ class _Run:
         value = self._validation.score(curve)
         if trainer.position == 0:
             self.report["errors_before"] = _rounded(curve)
-        self.report["history"].append([trainer.position, round(value, 4) if math.isfinite(value) else None])
+        self.report["history"].append([trainer.position, _finite(round(value, 4) if math.isfinite(value) else value)])
         self._compare(value)
         # A state that has become worse is not saved.
         if self._store is not None and not self._worse:
@@ -389,10 +371,6 @@ class _Run:
 def _finite(value: float) -> float | None:
     """Return a number as strict JSON holds it: None for one that is not finite."""
     return value if math.isfinite(value) else None
-
-
-def _number(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
 
 
 def _rounded(errors: list[float]) -> list[float | None]:
