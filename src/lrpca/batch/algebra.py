@@ -173,7 +173,7 @@ def solve_each(grams: Any, sides: Any) -> Any:  # (b, n, r, r); (b, n, r)
 
 
 def _solve_by_formula(grams: Any, sides: Any) -> Any:  # (b, n, r, r); (b, n, r)
-    """Return the solutions of positive systems by L D Lᵀ, unrolled: libraries take them one by one."""
+    """Return the solutions of positive systems by L D Lᵀ, unrolled: libraries solve them one after the other."""
     r = grams.shape[-1]
     rows = [[grams[..., i, j] for j in range(i + 1)] for i in range(r)]
     side = [sides[..., i] for i in range(r)]

@@ -94,7 +94,7 @@ def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposi
 
 
 def _can_be_batched(Ys: Any, request: Request) -> bool:
-    """Tell whether the batched loop knows what is asked for."""
+    """Tell whether the batched loop supports the request."""
     schedule = request.schedule
     follows = schedule.kind == "adaptive" and schedule.tail is not None
     follows = follows and schedule.influence != "soft" and schedule.update != "scaled"

@@ -43,7 +43,7 @@ def keep_less(
     return ((share < than * typical) | (share < typical - surely * chance)) & (observed > 0)
 
 
-def lagging(stack: Stack, by_row: Any, by_column: Any) -> Any:  # (b, n1) kept, (b, n2) kept
+def any_low_inlier(stack: Stack, by_row: Any, by_column: Any) -> Any:  # (b, n1) kept, (b, n2) kept
     """Return which problems have a row or column that keeps far less than the others, (b,)."""
     parts = ((by_row, stack.by_row), (by_column, stack.by_column))
     return torch.stack([keep_less(kept, observed, rows._LAGGING).any(dim=1) for kept, observed in parts]).any(dim=0)

@@ -47,7 +47,7 @@ def decompose_batch(
     tol, max_iter : float and int, optional
         As in `decompose`, for every problem.
     random_state : int or numpy Generator, optional
-        One seed for all problems; a Generator is asked for one.
+        One seed for all problems; a Generator draws one.
     mask : array-like or tensor of bool, optional
         True where observed; (b, n1, n2), (n1, n2), or what broadcasts to the stack.
     options : dict, optional

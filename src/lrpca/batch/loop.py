@@ -45,11 +45,11 @@ class Problems(Table):
     present: Any  # (b,) int
     rounding: Any  # (b,)
     last: Any  # (b,) ζ of the last pass, inf before the first
-    sharp: Any  # (b,) factor of the thresholds
-    sharp_passes: Any  # (b,)
-    floor: Any  # (b,) σ when they were sharpened
+    factor: Any  # (b,) of the thresholds
+    refined_passes: Any  # (b,) since the cutoff was refined
+    floor: Any  # (b,) σ when the cutoff was refined
     sigma: Any  # (b,) at the iterate entering the last pass
-    behind: Any  # (b,) bool
+    low_inlier: Any  # (b,) bool: some row or column keeps far less than the median
     kept: Any  # (b,) share of observed entries
     by_row: Any  # (b, n1) kept
     by_column: Any  # (b, n2) kept
@@ -67,7 +67,7 @@ class Ends(Table):
 
     L: Any  # (b, n1, r) float64
     R: Any  # (b, n2, r) float64
-    reason: Any  # (b,) int: GOING_ON for those to be solved one by one
+    reason: Any  # (b,) int: GOING_ON for those left to the single solver
     n_iter: Any  # (b,) int
     change: Any  # (b,)
     present: Any  # (b,) int
@@ -110,7 +110,7 @@ class BatchLoop:
                 return self.ends
             self._step(k)
             if self._tol:
-                self._judge(k)
+                self._test(k)
         if self._max_iter <= _MOST_PASSES or not self._tol:
             self._end(self._parts.at_work, torch.full_like(self._parts.index, MAX_ITER), self._max_iter)
         return self.ends
@@ -136,11 +136,11 @@ class BatchLoop:
             present,
             rounding,
             last=torch.full_like(typical, math.inf),
-            sharp=torch.ones_like(typical),
-            sharp_passes=zero,
+            factor=torch.ones_like(typical),
+            refined_passes=zero,
             floor=zero,
             sigma=zero,
-            behind=torch.zeros_like(typical, dtype=torch.bool),
+            low_inlier=torch.zeros_like(typical, dtype=torch.bool),
             kept=torch.ones_like(typical),
             by_row=stack.by_row,
             by_column=stack.by_column,
@@ -185,7 +185,7 @@ class BatchLoop:
         parts.L, parts.R, parts.present, parts.change = L, R, present, change
         parts.by_row, parts.by_column = result.kept_by_row, result.kept_by_column
         parts.kept = result.kept_by_row.sum(dim=1) / torch.clamp(stack.by_row.sum(dim=1), min=1)
-        parts.behind = checks.lagging(stack, parts.by_row, parts.by_column)
+        parts.low_inlier = checks.any_low_inlier(stack, parts.by_row, parts.by_column)
         self._settled, self._strengths, self._edge = settled, values, edge
         norm = torch.where(stack.norm > 0, result.norm_C / torch.clamp(stack.norm, min=_TINY), 0.0)
         self.records.append((parts.index, torch.stack([parts.last, step, norm, change, parts.kept])))
@@ -195,14 +195,14 @@ class BatchLoop:
         parts = self._parts
         residuals, tells = self._stack.sampled(D)
         parts.sigma = inlier_scales(residuals.abs(), tells, parts.rounding, None if k == 1 else parts.sigma)
-        wanted = torch.clamp(parts.sharp * multiplier * parts.sigma, min=self._least)
-        decay = torch.where(parts.behind, max(self._schedule.decay, thresholds.PATIENT_DECAY), self._schedule.decay)
+        wanted = torch.clamp(parts.factor * multiplier * parts.sigma, min=self._least)
+        decay = torch.where(parts.low_inlier, max(self._schedule.decay, thresholds.PATIENT_DECAY), self._schedule.decay)
         first = torch.isinf(parts.last)
         held = torch.maximum(decay * parts.last, torch.minimum(wanted, parts.last))
         threshold = torch.where(first, wanted, held)
         settled = ~first & (threshold > thresholds._SETTLED * parts.last)
         parts.last = threshold
-        parts.sharp_passes = parts.sharp_passes + (parts.sharp != 1)
+        parts.refined_passes = parts.refined_passes + (parts.factor != 1)
         return threshold / wanted, settled
 
     def _wants_grams(self) -> Any:
@@ -215,7 +215,7 @@ class BatchLoop:
             n1 * n2, low_inlier_rows._SMALL_GRAMS
         ):
             return torch.zeros_like(parts.at_work)
-        wants = parts.behind | (parts.kept < low_inlier_rows._FEW_KEPT)
+        wants = parts.low_inlier | (parts.kept < low_inlier_rows._FEW_KEPT)
         for seen, length in ((stack.by_row, n2), (stack.by_column, n1)):
             least = torch.where(seen > 0, seen, length).amin(dim=1) / length
             wants = wants | (least < low_inlier_rows._MOSTLY_OBSERVED)
@@ -239,22 +239,22 @@ class BatchLoop:
         """Return the singular values of present components, 0 for the others, (b, r)."""
         return algebra.lengths(L) * algebra.lengths(R) * is_present(present, L.shape[2])
 
-    def _judge(self, k: int) -> None:
+    def _test(self, k: int) -> None:
         """End the problems that have converged, and leave those to the single solver that a check objects to."""
         stack, parts = self._stack, self._parts
         self._changes.add(parts.change, parts.sigma)
         verdict = verdicts(
             self._changes, stack=stack, parts=parts, values=self._strengths, settled=self._settled, tol=self._tol
         )
-        sharp = parts.sharp_passes > 0
-        polished = (parts.sharp_passes >= thresholds._SHARP_PASSES) & (verdict == GOING_ON)
-        verdict = torch.where(polished, NOISE_FLOOR, verdict)
-        at_rest = parts.at_work & ((verdict == TOL) | (verdict == NOISE_FLOOR))
-        gave_way = at_rest & sharp & (parts.sigma < thresholds._GAVE_WAY * parts.floor)
-        given_up = parts.at_work & ((verdict == RUNAWAY) | (verdict == STALLED)) | gave_way
-        asked = at_rest & ~sharp
-        parts.at_work = parts.at_work & ~given_up
-        self._end(at_rest & sharp & ~gave_way, verdict, k)
+        refined = parts.refined_passes > 0
+        done = (parts.refined_passes >= thresholds._SHARP_PASSES) & (verdict == GOING_ON)
+        verdict = torch.where(done, NOISE_FLOOR, verdict)
+        converged = parts.at_work & ((verdict == TOL) | (verdict == NOISE_FLOOR))
+        collapsed = converged & refined & (parts.sigma < thresholds._GAVE_WAY * parts.floor)
+        unsolved = parts.at_work & ((verdict == RUNAWAY) | (verdict == STALLED)) | collapsed
+        asked = converged & ~refined
+        parts.at_work = parts.at_work & ~unsolved
+        self._end(converged & refined & ~collapsed, verdict, k)
         if k % _REFIT_EVERY == 0:
             self._refit(parts.at_work & (verdict == GOING_ON), verdict)
         asked &= ~self._refit(asked, verdict)
@@ -276,8 +276,8 @@ class BatchLoop:
             return better
         some = parts.only(chosen)
         there = is_present(some.present, some.L.shape[2])
-        lost = rows[chosen], columns[chosen]
-        L, R, improved = refit_low_inlier(self._stack.only(chosen), some.L, some.R, there, lost, self._cutoff(some))
+        low = rows[chosen], columns[chosen]
+        L, R, improved = refit_low_inlier(self._stack.only(chosen), some.L, some.R, there, low, self._cutoff(some))
         parts.L[chosen], parts.R[chosen] = L, R
         parts.refits[chosen] += 1
         better[chosen] = improved
@@ -323,22 +323,23 @@ class BatchLoop:
         L, R = _without_probes(parts.L, parts.R, parts.present)
         D = stack.residual(L, R)
         sigma = checks.measured(stack, D, parts.rounding, parts.sigma)
-        doubtful = checks.unreliable(
+        unreliable = checks.unreliable(
             stack, parts.by_row, parts.by_column, D, sigma, parts.change, parts.rounding, self._least
         )
         there = is_present(parts.present, L.shape[2])
-        doubtful |= checks.inconsistent_scaling(stack, L, R, there, D, parts.kept, self._cutoff(parts))
-        self._parts.at_work[chosen] &= ~doubtful
+        unreliable |= checks.inconsistent_scaling(stack, L, R, there, D, parts.kept, self._cutoff(parts))
+        self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
-        ends[chosen] = ~doubtful & (verdict == TOL)
+        ends[chosen] = ~unreliable & (verdict == TOL)
         whole = torch.full_like(self._parts.index, TOL)
         self._end(ends, whole, k)
-        polish = ~doubtful & (verdict == NOISE_FLOOR)
-        if bool(polish.any()):
-            again, sharp = chosen[polish], checks.refined_cutoff(stack, D, parts.sigma, parts.present)[polish]
-            self._parts.sharp[again] = sharp
+        refine = ~unreliable & (verdict == NOISE_FLOOR)
+        if bool(refine.any()):
+            again = chosen[refine]
+            factor = checks.refined_cutoff(stack, D, parts.sigma, parts.present)[refine]
+            self._parts.factor[again] = factor
             self._parts.last[again] = math.inf
-            self._parts.floor = self._parts.floor.index_copy(0, again, parts.sigma[polish])
+            self._parts.floor = self._parts.floor.index_copy(0, again, parts.sigma[refine])
             begin = torch.zeros_like(asked)
             begin[again] = True
             self._changes.forget(begin)

@@ -32,7 +32,7 @@ def refit_low_inlier(
     L: Any,  # (b, n1, r)
     R: Any,  # (b, n2, r)
     there: Any,  # (b, r) bool: components that are present
-    lost: tuple[Any, Any],  # (b, n1), (b, n2) bool
+    low_inlier: tuple[Any, Any],  # (b, n1), (b, n2) bool
     cutoff: Any,  # (b,)
 ) -> tuple[Any, Any, Any]:
     """Return L and R with low-inlier rows and columns refitted where that explains more, and which improved, (b,).
@@ -41,9 +41,9 @@ def refit_low_inlier(
     """
     L, R = L.clone(), R.clone()
     better = torch.zeros(len(L), dtype=torch.bool, device=L.device)
-    better |= _refit(stack.Y, stack.observed, L, R * there[:, None, :], there, lost[0], cutoff)
+    better |= _refit(stack.Y, stack.observed, L, R * there[:, None, :], there, low_inlier[0], cutoff)
     flipped = None if stack.observed is None else stack.observed.transpose(1, 2)
-    better |= _refit(stack.Y.transpose(1, 2), flipped, R, L * there[:, None, :], there, lost[1], cutoff)
+    better |= _refit(stack.Y.transpose(1, 2), flipped, R, L * there[:, None, :], there, low_inlier[1], cutoff)
     if bool(better.any()):
         at = torch.nonzero(better)[:, 0]
         L[at], R[at] = _orthogonal(L[at], R[at])
@@ -72,10 +72,10 @@ def alternatives(
     return torch.cat(found)
 
 
-def _refit(Y: Any, observed: Any, factor: Any, other: Any, there: Any, lost: Any, cutoff: Any) -> Any:
+def _refit(Y: Any, observed: Any, factor: Any, other: Any, there: Any, low_inlier: Any, cutoff: Any) -> Any:
     """Refit the low-inlier rows (b, n) of `factor` (b, n, r) in place; return which problems improved, (b,)."""
     better = torch.zeros(len(Y), dtype=torch.bool, device=Y.device)
-    problem, row = torch.nonzero(lost, as_tuple=True)
+    problem, row = torch.nonzero(low_inlier, as_tuple=True)
     count = max(1, _PIECE // (other.shape[1] * max(_TRIES, other.shape[2])))
     for first in range(0, len(problem), count):
         p, i = problem[first : first + count], row[first : first + count]

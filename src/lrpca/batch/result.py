@@ -38,7 +38,7 @@ class BatchDecomposition:
     L, R : array (b, n1, rank), (b, n2, rank)
         U Σ^½ and V Σ^½ of the low-rank parts, as in `Decomposition`.
     low_rank, sparse : array (b, n1, n2)
-        L Rᵀ, and Y - L Rᵀ where it is an outlier; computed when first asked for.
+        L Rᵀ, and Y - L Rᵀ where it is an outlier; computed when first used.
     outliers : array of bool (b, n1, n2)
         Where `sparse` is not zero; lazy.
     converged : array of bool (b,)

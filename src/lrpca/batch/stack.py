@@ -12,7 +12,7 @@ from lrpca.core.devices import rounds_products
 
 # Entries of each problem from which thresholds are read in passes, and at the end.
 _SAMPLE, _LAST_SAMPLE = 8192, 32768
-# Fewer than these of each problem are looked at for a value that many share.
+# Fewer entries than these of each problem are searched for a value that many share.
 _LOOKED_AT = 1024
 # A value that this share of the entries has is no measurement, unless it is that of most of them.
 _COMMON, _MAJORITY = 0.1, 0.5

@@ -78,9 +78,9 @@ def verdicts(
     limit = torch.clamp(torch.where(size > 0, tol * weak, tol), min=min(tol, single._ROUNDINGS * eps))
     share = torch.clamp(kept, min=1e-6) * stack.share
     floor = parts.sigma * torch.sqrt(present * sum(stack.shape) / share) / torch.clamp(size, min=single._TINY)
-    at_rest = (change <= single._JITTER * eps) | (settled & (change <= single._FLICKER * floor))
-    verdict = torch.where(changes.stalled(), torch.where(at_rest, NOISE_FLOOR, STALLED), GOING_ON)
+    converged = (change <= single._JITTER * eps) | (settled & (change <= single._FLICKER * floor))
+    verdict = torch.where(changes.stalled(), torch.where(converged, NOISE_FLOOR, STALLED), GOING_ON)
     verdict = torch.where(settled & (changes.to_go() <= single._NOISE_SHARE * floor), NOISE_FLOOR, verdict)
     verdict = torch.where(change <= limit, TOL, verdict)
-    lost = (kept < single._HARDLY_ANY) | ((size == 0) & (stack.norm > 0)) | ~torch.isfinite(change)
-    return torch.where(lost, RUNAWAY, verdict)
+    diverged = (kept < single._HARDLY_ANY) | ((size == 0) & (stack.norm > 0)) | ~torch.isfinite(change)
+    return torch.where(diverged, RUNAWAY, verdict)
