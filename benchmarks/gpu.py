@@ -320,7 +320,7 @@ def measure_batch(plan: Plan) -> Found:
         single = clock(lambda: [lrpca.decompose(Y, BATCH_RANK) for Y in alone])[0] / len(alone)
     X = L @ R.transpose(1, 2)
     error = float(max(((L @ R.mT - x).norm() / x.norm()) for L, R, x in zip(result.L, result.R, X, strict=True)))
-    left = 100 * len(result.one_by_one) / count
+    left = 100 * len(result.sequential) / count
     values = (seconds, 1e3 * seconds / count, 1e3 * single, single * count / seconds, left, error)
     columns = ("s", "ms each", "processor, ms each", "times faster", "one by one, %", "worst error")
     caption = f"decompose_batch: {count} x {n1} x {n2}, rank {BATCH_RANK}, 10% outliers"

@@ -49,7 +49,7 @@ def test_problems_without_noise_are_solved_together_as_by_themselves(
     batch, complaints = solve_as_on_a_gpu(Ys, rank)
     alone = lrpca.decompose_batch(Ys, rank)
     assert complaints == []
-    assert len(batch.one_by_one) <= 1, kind
+    assert len(batch.sequential) <= 1, kind
     assert list(batch.converged.numpy()) == list(alone.converged)
     assert distance(batch.low_rank, X).max() < (1e-5 if dtype is np.float32 else 1e-7)
     assert batch.L.dtype == (torch.float32 if dtype is np.float32 else torch.float64)
@@ -72,7 +72,7 @@ def test_noisy_problems_are_solved_together_as_by_themselves(planting: dict[str,
     Ys, X = stack_of(3, (90, 50), **planting), truth_of(3, (90, 50), **planting)
     batch, _ = solve_as_on_a_gpu(Ys, rank)
     alone = solve_alone(Ys, rank)
-    assert len(batch.one_by_one) <= 1
+    assert len(batch.sequential) <= 1
     assert [one.converged for one in alone] == batch.converged.tolist()
     errors = distance(np.stack([one.low_rank for one in alone]), X)
     assert (distance(batch.low_rank, np.stack([one.low_rank for one in alone])) < 0.35 * errors).all()
@@ -91,7 +91,7 @@ def test_fill_values_do_not_hide_the_noise(dtype: str, fill: float, noise: float
     (batch, _), (want, _) = (
         solve_as_on_a_gpu(np.where(filled, value, plain).astype(dtype), 2) for value in (fill, 1e6 * plain.max())
     )
-    assert len(batch.one_by_one) == 0 and batch.converged.all()
+    assert len(batch.sequential) == 0 and batch.converged.all()
     assert batch.outliers.numpy()[filled].all()
     limit = 1.1 * distance(want.low_rank, X) if noise else 1e-5 if dtype == "float32" else 1e-7
     assert (distance(batch.low_rank, X) < limit).all()
@@ -105,7 +105,7 @@ def test_scaling_by_powers_of_four_is_exact(dtype: str, powers: tuple[int, ...])
     want, _ = solve_as_on_a_gpu(Ys, 3)
     for power in powers:
         found, _ = solve_as_on_a_gpu(np.ldexp(Ys, 2 * power), 3)
-        assert len(found.one_by_one) == 0
+        assert len(found.sequential) == 0
         assert torch.equal(found.L, torch.ldexp(want.L, torch.tensor(power)))
         assert torch.equal(found.R, torch.ldexp(want.R, torch.tensor(power)))
         assert torch.equal(found.outlier_threshold, want.outlier_threshold * 4.0**power)
@@ -151,10 +151,10 @@ def test_settings_of_the_caller_change_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_slabs_do_not_matter(mixed: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batch import batched as together
+    from lrpca.batch import batched
 
     Ys, whole = mixed
-    monkeypatch.setattr(together, "_CPU_ENTRIES", 2 * 90 * 50)
+    monkeypatch.setattr(batched, "_CPU_ENTRIES", 2 * 90 * 50)
     parts, _ = solve_as_on_a_gpu(Ys, 3)
     assert distance(parts.low_rank, whole.low_rank).max() < 5e-6
     assert parts[2].n_iter == int(whole.n_iter[2]) == len(parts[2].history)
@@ -169,9 +169,9 @@ def test_slabs_do_not_matter(mixed: tuple[Any, Any], monkeypatch: pytest.MonkeyP
     ids=("torch", "a library"),
 )
 def test_where_memory_is_short_slabs_are_halved(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batch import batched as together
+    from lrpca.batch import batched
 
-    solve, sizes = together._solve_slab, []
+    solve, sizes = batched._solve_slab, []
 
     def short(Ys: Any, *others: Any) -> Any:
         sizes.append(len(Ys))
@@ -179,10 +179,10 @@ def test_where_memory_is_short_slabs_are_halved(error: RuntimeError, monkeypatch
             raise error
         return solve(Ys, *others)
 
-    monkeypatch.setattr(together, "_solve_slab", short)
+    monkeypatch.setattr(batched, "_solve_slab", short)
     batch, _ = solve_as_on_a_gpu(stack_of(5, (90, 50)), 2)
     assert sizes == [5, 2, 2, 1] and batch.converged.all()
-    monkeypatch.setattr(together, "_solve_slab", lambda Ys, *others: short(torch.zeros(9, 1, 1)))
+    monkeypatch.setattr(batched, "_solve_slab", lambda Ys, *others: short(torch.zeros(9, 1, 1)))
     with pytest.raises(MemoryError, match=r"Ys.shape=\(5, 90, 50\) needs more memory than cpu has"):
         solve_as_on_a_gpu(stack_of(5, (90, 50)), 2)
 
@@ -197,7 +197,7 @@ def test_memory_errors_say_what_to_do(mixed: tuple[Any, Any], monkeypatch: pytes
     batch, _ = solve_as_on_a_gpu(mixed[0], 3, max_iter=1)
     monkeypatch.setattr("lrpca.batch.result._products", fail)
     monkeypatch.setattr("lrpca.batch.items.TensorMatrix", fail)
-    monkeypatch.setattr("lrpca.batch.batched.Ones", fail)
+    monkeypatch.setattr("lrpca.batch.batched.Items", fail)
     for ask in (lambda: batch.low_rank, lambda: batch.sparse, lambda: batch.outliers, lambda: batch[0]):
         with pytest.raises(MemoryError, match=words):
             ask()
@@ -211,7 +211,7 @@ def test_what_is_in_doubt_is_solved_by_itself() -> None:
     Ys[2] = planted((90, 50), rank=4, random_state=2, noise=0.01).Y
     batch, complaints = solve_as_on_a_gpu(Ys, 2)
     alone = solve_alone(Ys[2:3], 2)[0]
-    assert 2 in batch.one_by_one
+    assert 2 in batch.sequential
     assert batch.reason[2] == alone.reason == batch[2].reason
     assert np.array_equal(batch.L[2].numpy(), alone.L)
     assert not alone.converged and batch.converged.tolist() == [True, True, False, True]
@@ -223,7 +223,7 @@ def test_what_is_in_doubt_is_solved_by_itself() -> None:
 
 def test_one_problem_of_a_batch_tells_its_story(mixed: tuple[Any, Any], tmp_path: Path) -> None:
     Ys, batch = mixed
-    assert len(batch.one_by_one) == 0
+    assert len(batch.sequential) == 0
     one, alone = batch[1], solve_alone(Ys[1:2], 3)[0]
     assert one.n_iter == int(batch.n_iter[1]) == len(one.history)
     assert one.diagnosis.components == alone.diagnosis.components == 2
@@ -263,19 +263,12 @@ def test_most_iterations_and_no_tolerance() -> None:
     assert batch.n_iter.tolist() == [12] * 3 and complaints == []
 
 
-def test_odd_problems_are_counted_together() -> None:
-    Ys = stack_of(3, (90, 50))
-    Ys[1] = planted((90, 50), rank=2, outlier_fraction=0.0, random_state=1).Y
-    _, complaints = solve_as_on_a_gpu(Ys, 2)
-    assert complaints[0][1].startswith("1 of 3 problems look odd: 1; Ys[1]: S is empty")
-
-
 def test_schedules_that_the_batched_loop_does_not_follow_are_followed_one_by_one() -> None:
     Ys = stack_of(2, (90, 50))
     schedule = Schedule.load("default")
     soft = Schedule(schedule.thresholds, schedule.steps, kind="adaptive", influence="soft", tail=(1.0, 1.0))
     batch, _ = solve_as_on_a_gpu(Ys, 2, schedule=soft, tol=1e-3)
-    assert list(batch.one_by_one) == [0, 1]
+    assert list(batch.sequential) == [0, 1]
 
 
 @pytest.mark.parametrize("shape", [(1, 10), (10, 1), (5, 7), (3, 200)])
@@ -314,7 +307,7 @@ def test_a_fit_that_is_off_by_a_factor_in_some_rows_and_columns_is_solved_by_its
     exact_starts = loop.exact_starts
     monkeypatch.setattr(loop, "exact_starts", divided)
     batch, _ = solve_as_on_a_gpu(Ys, 1)
-    assert list(batch.one_by_one) == [1]
+    assert list(batch.sequential) == [1]
     assert batch.converged.all() and distance(batch.low_rank, X).max() < max(1e-5, 2 * noise)
 
 
@@ -377,7 +370,7 @@ def test_products_that_torch_may_round_do_not_spoil_residuals(monkeypatch: pytes
         one, other = getattr(read(), name), getattr(want, name)
         assert (one - other).abs().max() < 1e-6 * other.abs().max()
     batch, _ = solve_as_on_a_gpu(Ys, 4)
-    assert len(batch.one_by_one) == 0
+    assert len(batch.sequential) == 0
     assert distance(batch.low_rank, X).max() < 1e-5
     # To the last bit: sums in single precision would differ here and there.
     assert torch.equal(batch.low_rank, (batch.L.double() @ batch.R.double().mT).float())

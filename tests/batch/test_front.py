@@ -49,16 +49,6 @@ def test_missing_entries_and_masks() -> None:
         assert np.array_equal(batch.sparse[1], alone.sparse)
 
 
-def test_memory_may_end_with_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    Ys, mask = torch.from_numpy(stack_of(2)), np.ones((60, 40), bool)
-    monkeypatch.setattr(torch.Tensor, "to", fail)
-    with pytest.raises(MemoryError, match=r"Ys\.shape=\(2, 60, 40\) needs another 2\.00 GiB, and cpu has no more; del"):
-        lrpca.decompose_batch(Ys, 2, mask=mask)
-
-
 def test_masked_arrays_hide_entries() -> None:
     Ys = stack_of(3)
     hidden = np.random.default_rng(0).random(Ys.shape) < 0.1
@@ -212,14 +202,8 @@ def test_what_is_no_stack_is_refused(Ys: Any, message: str) -> None:
         lrpca.decompose_batch(Ys, 1)
 
 
-def test_options_that_are_none_count_as_not_given() -> None:
-    Ys = stack_of(2)
-    d = lrpca.decompose_batch(Ys, 2, options={"checkpoint": None})
-    np.testing.assert_array_equal(d.L, lrpca.decompose_batch(Ys, 2).L)
-
-
 def test_an_interrupt_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.batch import sequential as one_by_one
+    from lrpca.batch import sequential
 
     solved = []
 
@@ -229,8 +213,8 @@ def test_an_interrupt_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return None, []
 
-    monkeypatch.setattr(one_by_one, "decompose_quietly", stop_at_third)
-    monkeypatch.setattr(one_by_one, "thread_count", lambda: 2)
+    monkeypatch.setattr(sequential, "decompose_quietly", stop_at_third)
+    monkeypatch.setattr(sequential, "thread_count", lambda: 2)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         lrpca.decompose_batch(np.ones((50, 260, 260)), 1)

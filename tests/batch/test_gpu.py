@@ -29,7 +29,7 @@ def test_problems_without_noise(planting: dict[str, Any], more: int) -> None:
     here = lrpca.decompose_batch(Ys, rank)
     assert there.L.device.type == "cuda" and there.converged.device.type == "cuda"
     assert there.converged.tolist() == here.converged.tolist()
-    assert len(there.one_by_one) <= 2
+    assert len(there.sequential) <= 2
     # Both are off by the rounding of single precision.
     assert distance(there.low_rank.cpu().numpy(), here.low_rank).max() < 2e-5
 
@@ -52,7 +52,7 @@ def test_fill_values_do_not_hide_the_noise(dtype: Any) -> None:
     want, found = (
         lrpca.decompose_batch(torch.from_numpy(np.where(filled, dtype(fill), Ys)).cuda(), 2) for fill in (1e6, 1e37)
     )
-    assert len(found.one_by_one) == 0 and found.converged.all()
+    assert len(found.sequential) == 0 and found.converged.all()
     assert found.outliers.cpu().numpy()[filled].all()
     assert np.allclose(found.noise_level.cpu(), want.noise_level.cpu(), rtol=0.02)
     assert distance(found.low_rank.cpu().numpy(), want.low_rank.cpu().numpy()).max() < 1e-3
@@ -129,7 +129,7 @@ def test_ten_thousand_problems_in_bounded_memory() -> None:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     found = lrpca.decompose_batch(Ys, 1)
-    assert found.converged.all() and len(found.one_by_one) < 100
+    assert found.converged.all() and len(found.sequential) < 100
     assert torch.cuda.max_memory_allocated() - before < 10 * Ys.numel() * 4
     error = (found.L[:50] @ found.R[:50].transpose(1, 2) - L[:50] @ R[:50].transpose(1, 2)).norm(dim=(1, 2))
     assert (error < 1e-5 * (L[:50] @ R[:50].transpose(1, 2)).norm(dim=(1, 2))).all()

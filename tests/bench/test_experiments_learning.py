@@ -199,13 +199,13 @@ def test_without_torch_says_what_to_install(tmp_path: Path) -> None:
 
 @needs_torch
 def test_the_papers_way_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.learn.paper import PaperCourse
+    from lrpca.learn.paper import PaperTrainer
 
     clock = itertools.count()  # every look at it is a second later
     visited: list[int] = []
     monkeypatch.setattr(training_time.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(PaperCourse, "step", lambda self: 0.0)
-    monkeypatch.setattr(PaperCourse, "go_to", lambda self, index: visited.append(index))
+    monkeypatch.setattr(PaperTrainer, "step", lambda self: 0.0)
+    monkeypatch.setattr(PaperTrainer, "go_to", lambda self, index: visited.append(index))
     t = training_time.time_paper_way(Setting(40, 2), 50, 0)
     assert t.steps == 17_500 and t.timed == 50 and visited == [28, *range(29)]
     # 29 stages of a second each, 50 steps.

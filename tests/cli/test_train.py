@@ -283,15 +283,15 @@ def test_force_replaces(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_divergence_writes_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from lrpca.learn.fast import FastCourse
+    from lrpca.learn.fast import FastTrainer
 
-    taken = FastCourse.step
+    taken = FastTrainer.step
 
-    def step(course: FastCourse) -> float:
-        loss = taken(course)
-        return loss if course.position < 4 else float("nan")
+    def step(trainer: FastTrainer) -> float:
+        loss = taken(trainer)
+        return loss if trainer.position < 4 else float("nan")
 
-    monkeypatch.setattr(FastCourse, "step", step)
+    monkeypatch.setattr(FastTrainer, "step", step)
     assert train(*MADE, *BRIEF, "-o", "m.json", "-q") == ExitCode.NOT_CONVERGED
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: training diverged in step 4")

@@ -26,12 +26,12 @@ def truth_of(count: int, shape: tuple[int, int], **planting: Any) -> Any:
 
 def solve_as_on_a_gpu(Ys: Any, rank: int, mask: Any = None, **asked: Any) -> tuple[Any, Any]:
     """Return the batch that the batched loop makes of an array, on the CPU, and what it would warn of."""
-    from lrpca.batch.batched import solve_together
+    from lrpca.batch.batched import solve_batched
 
     asked = {"tol": None, "max_iter": None, "schedule": default_schedule()} | asked
     request = Request(rank, asked["schedule"], asked["tol"], asked["max_iter"], 0, None)
     observed = None if mask is None else torch.from_numpy(mask).expand(Ys.shape)
-    return solve_together(torch.from_numpy(Ys), observed, request)
+    return solve_batched(torch.from_numpy(Ys), observed, request)
 
 
 def distance(one: Any, other: Any) -> Any:

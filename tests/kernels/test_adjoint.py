@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +20,9 @@ from tests.helpers.layouts import LAYOUTS, MASKS
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import spectral  # noqa: E402
-from lrpca.learn.influence_pass import influence_pass, matrix_of  # noqa: E402
+from lrpca.learn import operations  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
+from lrpca.learn.operations import influence_pass, matrix_of  # noqa: E402
 from lrpca.learn.problems import of_problem  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
 
@@ -128,17 +127,14 @@ def test_odd_shapes(n: int, other: int, tall: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1100, 300), (300, 1100), (513, 1601)])
-def test_many_parts_and_tiles(shape: tuple[int, int], dtype: str) -> None:
-    case = make(shape, 6, dtype, missing=0.05)
+# A large rank leaves space for one tile in the cache: columns are walked in several stretches.
+@pytest.mark.parametrize(
+    ("shape", "rank"), [((1100, 300), 6), ((300, 1100), 6), ((513, 1601), 6), ((150, 2 * TILE + 100), 45)]
+)
+def test_many_parts_and_tiles(shape: tuple[int, int], rank: int, dtype: str) -> None:
+    case = make(shape, rank, dtype, missing=0.05)
     for kind in ("soft", "redescending"):
         assert_same(fused(case, levels(kind, 1.0)), specified(case, levels(kind, 1.0)), case)
-
-
-def test_many_stretches_of_columns() -> None:
-    """A large rank leaves room for one tile in the cache: columns are walked in several stretches."""
-    case = make((150, 2 * TILE + 100), 45, "float64", missing=0.05)
-    assert_same(fused(case, levels("soft", 1.0)), specified(case, levels("soft", 1.0)), case)
 
 
 def test_sums_over_many_rows_are_in_double_precision() -> None:
@@ -302,24 +298,6 @@ def test_a_threshold_that_training_has_spoilt(threshold: float) -> None:
         assert bool(CA.isnan().all())
 
 
-def test_unused_outputs_and_expanded_gradients() -> None:
-    """One product alone, and a gradient without memory of its own, as a sum has."""
-    case = make((20, 13), 2)
-    Y, _, L, R = tensors(case)
-    for which, (one, other) in enumerate([(1.0, 0.0), (0.0, 1.0)]):
-        given = [M.clone().requires_grad_() for M in (L, R)]
-        threshold = torch.tensor(1.0, dtype=torch.float64)
-        influence_pass(Y, None, *given, threshold, torch.tensor(np.inf), matrix=matrix_of(Y, None))[
-            which
-        ].sum().backward()
-        want = specified(
-            replace(case, A_bar=np.full_like(case.A_bar, one), B_bar=np.full_like(case.B_bar, other)),
-            levels("soft", 1.0),
-        )
-        np.testing.assert_allclose(given[0].grad, want.L, atol=1e-12)
-        np.testing.assert_allclose(given[1].grad, want.R, atol=1e-12)
-
-
 @pytest.mark.parametrize("way", ("fused", "plain"))
 def test_second_derivatives_are_refused(way: str) -> None:
     Y, _, L, R = tensors(make((6, 5), 1))
@@ -328,15 +306,6 @@ def test_second_derivatives_are_refused(way: str) -> None:
     (first,) = torch.autograd.grad(CA.square().sum(), L, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
-
-
-def test_tensors_are_read_where_they_are() -> None:
-    Y, observed, *_ = tensors(make((30, 20), 1))
-    matrix = matrix_of(Y, observed)
-    assert matrix is not None
-    assert np.shares_memory(matrix.array, Y.numpy()) and np.shares_memory(matrix.mask, observed.numpy())
-    assert matrix_of(Y.to(torch.float16), None) is None
-    assert matrix_of(torch.empty(3, 3, device="meta"), None) is None
 
 
 # --- the network -------------------------------------------------------------------------------------------
@@ -370,21 +339,6 @@ def test_a_layer_reads_the_data_once_each_way(missing: float) -> None:
         assert bool((one[1:] != 0).all())
 
 
-def test_threads_end_with_the_data_they_worked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.kernels.threads.thread_count", lambda: 3)
-    problem = planted((600, 500), rank=2, random_state=0)
-    before = set(threading.enumerate())
-    data = prepare(of_problem(problem))
-    loss = data.log_error(*network_of(problem.Y)(data, 2))
-    loss.backward()
-    workers = set(threading.enumerate()) - before
-    assert workers
-    del data, loss
-    for worker in workers:
-        worker.join(timeout=20)
-    assert not any(worker.is_alive() for worker in workers)
-
-
 # --- the start ---------------------------------------------------------------------------------------------
 
 
@@ -394,17 +348,17 @@ def test_threads_end_with_the_data_they_worked_for(monkeypatch: pytest.MonkeyPat
 def test_the_start_moves_with_its_threshold(
     way: str, missing: float, multiple: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spectral, "_LARGE", 0 if way == "fused" else 1 << 60)
+    monkeypatch.setattr(operations, "_LARGE", 0 if way == "fused" else 1 << 60)
     # More rounds than in training: here the derivative is to have many digits.
-    monkeypatch.setattr(spectral, "_ROUNDS", 8)
-    monkeypatch.setattr(spectral, "_POWER_STEPS", 25)
+    monkeypatch.setattr(operations, "_ROUNDS", 8)
+    monkeypatch.setattr(operations, "_POWER_STEPS", 25)
     problem = planted((70, 60), rank=3, missing=missing, random_state=0)
     data = prepare(of_problem(problem))
     clip = multiple * float(np.nanmedian(np.abs(problem.Y)))
     weights = torch.tensor(np.random.default_rng(0).standard_normal(problem.Y.shape))
 
     def exact(clip: float) -> float:
-        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.observed_share
+        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.survey.observed
         U, values, Vh = np.linalg.svd(A)
         return float(np.sum((U[:, :3] * values[:3]) @ Vh[:3] * weights.numpy()))
 
@@ -422,7 +376,7 @@ def test_starts_of_both_ways_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = planted((300, 250), rank=3, missing=0.05, random_state=0)
     answers = []
     for dtype, large in ((torch.float64, 1 << 60), (torch.float64, 0), (torch.float32, 0)):
-        monkeypatch.setattr(spectral, "_LARGE", large)
+        monkeypatch.setattr(operations, "_LARGE", large)
         data = prepare(of_problem(problem), dtype=dtype)
         threshold = torch.tensor(2 * float(np.nanmedian(np.abs(problem.Y))), dtype=dtype, requires_grad=True)
         L, R = data.start(threshold)

@@ -15,7 +15,7 @@ from lrpca.testing import planted
 
 torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
-from lrpca.learn import tensors, train, transfer  # noqa: E402
+from lrpca.learn import operations, tensors, train  # noqa: E402
 from lrpca.learn import training as training_module  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
 from lrpca.learn.problems import TrainingProblem, of_problem  # noqa: E402
@@ -49,17 +49,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def use() -> None:
         monkeypatch.setattr(tensors, "reads_by_torch", lambda _: True)
-        monkeypatch.setattr(transfer, "_apart", lambda *_: True)
+        monkeypatch.setattr(operations, "_apart", lambda *_: True)
 
     return use
 
 
 def problem(*, missing: float = 0.0, seed: int = 0) -> TrainingProblem:
     return of_problem(planted(SHAPE, rank=RANK, outlier_fraction=0.1, missing=missing, random_state=seed))
-
-
-def factors(rng: np.random.Generator, dtype: Any = np.float64) -> tuple[Any, Any]:
-    return tuple(rng.standard_normal((n, RANK)).astype(dtype) for n in SHAPE)  # type: ignore[return-value]
 
 
 @cache
@@ -146,12 +142,6 @@ def test_training_on_data_gives_the_same_numbers(device: Any, kind: str) -> None
     np.testing.assert_allclose(numbers(train(data=data, **asked)), numbers(one), rtol=1e-7)
 
 
-def test_the_same_numbers_every_time(device: Any) -> None:
-    device()
-    asked = TRAININGS["adaptive frmnn"]
-    assert train(**asked) == train(**asked)
-
-
 def test_none_is_the_processor() -> None:
     models = [on_cpu("adaptive frmnn"), train(device=torch.device("cpu"), **TRAININGS["adaptive frmnn"])]
     assert models[0] == models[1]
@@ -173,7 +163,7 @@ def test_another_device_may_go_on(
 ) -> None:
     file, asked = tmp_path / "state.json", TRAININGS[name]
     whole = on_cpu(name)
-    monkeypatch.setattr(transfer, "_apart", lambda *_: True)
+    monkeypatch.setattr(operations, "_apart", lambda *_: True)
     monkeypatch.setattr(tensors, "reads_by_torch", lambda _: begun_on_device)
     with pytest.raises(KilledError):
         train(checkpoint=file, progress=killed_after(3), **asked)
@@ -189,17 +179,10 @@ def test_a_device_without_memory_is_named(kind: type[RuntimeError], monkeypatch:
     def full(*_: Any) -> Any:
         raise kind("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(training_module, "make_course", full)
+    monkeypatch.setattr(training_module, "make_trainer", full)
     with pytest.raises(
         MemoryError, match=r"device='cpu' has too little memory for shape=\(70, 50\); use a smaller one"
     ):
         train(**TRAININGS["paper's form"])
     with pytest.raises(MemoryError, match="device='cpu' has too little memory for data; use smaller matrices$"):
         train(data=[problem().Y], rank=RANK, layers=2, steps=2)
-
-
-def test_tensors_that_cannot_be_data() -> None:
-    with pytest.raises(ValueError, match=r"data\.ndim=3 is not 2; pass a list of matrices, e\.g\. list\(data\)"):
-        train(data=torch.ones(2, 70, 50), rank=RANK)
-    with pytest.raises(ValueError, match=r"device=meta has no entries"):
-        train(data=[torch.ones(70, 50, device="meta")], rank=RANK)

@@ -157,17 +157,6 @@ def test_numbers_are_those_of_the_schedule(model: str, schedule: Schedule, posit
     assert UnrolledNetwork(again, model, positive=positive).schedule().steps == pytest.approx(again.steps)
 
 
-def test_only_what_the_model_owns_is_trained() -> None:
-    schedule = Schedule([0.1, 0.06, 0.036], [0, 1.4, 1.4], tail=(1.0, 0.6))
-    free = {
-        model: {name: len(value) for name, value in UnrolledNetwork(schedule, model).named_parameters()}
-        for model in ("fnn", "frmnn", "rnn")
-    }
-    assert free["fnn"]["thresholds"] == free["frmnn"]["thresholds"] == 3 and free["rnn"]["thresholds"] == 1
-    trained = [UnrolledNetwork(schedule, model).tail.requires_grad for model in ("fnn", "frmnn", "rnn")]
-    assert trained == [False, True, True]
-
-
 def test_an_fnn_has_an_end() -> None:
     network = UnrolledNetwork(Schedule([0.1, 0.02], [0, 1.0], tail=(1.0, 0.6)), "fnn")
     with pytest.raises(ValueError, match=r"depth=2 is beyond the 1 layers of the network; a tail would go on"):
@@ -181,20 +170,6 @@ def test_a_model_that_does_not_fit_is_refused(model: str, words: str) -> None:
     assert f"model={model!r}" in str(refused.value) and words in str(refused.value)
 
 
-@pytest.mark.parametrize(("shape", "missing"), [((60, 50), 0.0), ((35, 80), 0.1)])
-def test_the_start_is_the_truncated_svd(shape: tuple[int, int], missing: float) -> None:
-    case = Case(shape, missing)
-    for clip in (1.5 * case.unit, 20 * case.unit):
-        L, R = case.truncated(clip)
-        threshold = torch.tensor(clip, dtype=torch.float64)
-        plain = case.data.start(threshold)
-        tracked = case.data.start(threshold.requires_grad_())
-        for factors in (plain, tracked):
-            X = (factors[0] @ factors[1].T).detach().numpy()
-            # Five power steps, from five columns more than the rank.
-            assert np.linalg.norm(X - L @ R.T) < 1e-3 * np.linalg.norm(L @ R.T)
-
-
 def test_layers_can_be_taken_up_in_the_middle() -> None:
     case = Case()
     network = UnrolledNetwork(case.schedule("absolute", "soft", "scaled"), "frmnn")
@@ -204,18 +179,6 @@ def test_layers_can_be_taken_up_in_the_middle() -> None:
     assert len(rest) == 5
     for one, other in zip(whole[2:], rest, strict=True):
         assert torch.equal(one.L, other.L) and torch.equal(one.R, other.R)
-
-
-def test_single_precision_agrees_with_double() -> None:
-    problem = of_problem(planted((60, 50), rank=RANK, random_state=1))
-    schedule = Case().schedule("absolute", "redescending", "tangent")
-    with torch.no_grad():
-        X = [
-            (layer.L @ layer.R.T).to(torch.float64)
-            for dtype in (torch.float32, torch.float64)
-            for layer in [list(UnrolledNetwork(schedule, "frmnn").layers(prepare(problem, dtype=dtype), 3))[-1]]
-        ]
-    assert 0 < float((X[0] - X[1]).norm() / X[1].norm()) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["absolute", "adaptive"])
@@ -308,7 +271,7 @@ def test_gradient_of_the_first_threshold() -> None:
 
 def smooth_width(data: Data, L: Any, R: Any) -> Any:
     """Return a width that has a derivative everywhere."""
-    return 0.5 * torch.sqrt((data.residuals(L, R) ** 2).mean())
+    return 0.5 * torch.sqrt((data.entries.residuals(L, R) ** 2).mean())
 
 
 @pytest.mark.parametrize(
@@ -317,7 +280,7 @@ def smooth_width(data: Data, L: Any, R: Any) -> Any:
 def test_gradients_of_adaptive_forms_are_exact_but_for_the_width(
     influence: str, update: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Data, "width", smooth_width)
+    monkeypatch.setattr(Data, "inlier_scale", smooth_width)
     case = Case()
     network = UnrolledNetwork(case.schedule("adaptive", influence, update, decay=0.01), "frmnn")
     found = gradients(network, case.data, 5, case.tensors(), 1e-5)
@@ -333,10 +296,10 @@ def test_the_width_has_the_exact_derivative_of_its_scale() -> None:
     shrink = torch.zeros((), dtype=torch.float64, requires_grad=True)
     # X + t D: all residuals become 1 - t of what they are.
     wide_L, wide_R = torch.cat([L, D], dim=1), torch.cat([R, shrink * torch.eye(D.shape[1], dtype=L.dtype)], dim=1)
-    width = case.data.width(wide_L, wide_R)
+    width = case.data.inlier_scale(wide_L, wide_R)
     (slope,) = torch.autograd.grad(width, shrink)
     with torch.no_grad():
-        assert width.item() == float(case.data.width(L, R)) == case.data.core(L, R).sigma
+        assert width.item() == float(case.data.inlier_scale(L, R))
     assert slope.item() == pytest.approx(-width.item(), rel=1e-9)
 
 

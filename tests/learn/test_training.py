@@ -1,4 +1,4 @@
-"""Training: every way and model learns, the seed decides, a kill costs nothing, and what goes wrong is said."""
+"""Training: every algorithm and model learns, the seed decides, a kill costs nothing, and errors are clear."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import resource
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,11 @@ torch = pytest.importorskip("torch", reason="lrpca.learn needs PyTorch")
 
 from lrpca.learn import DivergedError, Progress, train  # noqa: E402
 from lrpca.learn.network import UnrolledNetwork  # noqa: E402
-from lrpca.learn.paper import PaperCourse, full_stages, shared_out  # noqa: E402
-from lrpca.learn.problems import PaperProblems, TrainingProblem, of_problem  # noqa: E402
-from lrpca.learn.request import make_course, resolve  # noqa: E402
+from lrpca.learn.paper import PaperTrainer, full_stages, shared_out  # noqa: E402
+from lrpca.learn.problems import PaperProblems, TrainingProblem  # noqa: E402
+from lrpca.learn.request import Request, make_trainer, resolve  # noqa: E402
 from lrpca.learn.tensors import prepare  # noqa: E402
-from lrpca.learn.trainer import Judge, score  # noqa: E402
-from lrpca.testing import planted  # noqa: E402
+from lrpca.learn.trainer import Validation, score  # noqa: E402
 from tests.helpers.killed import KilledError, killed_after  # noqa: E402
 
 SHAPE, RANK = (40, 30), 1
@@ -52,14 +52,13 @@ TINY: dict[str, dict[str, Any]] = {
     "fast, paper's form": {**SMALL, **WAYS["fast, paper's form"], "model": "fnn", "layers": 2},
     "paper's way": {**SMALL, **WAYS["paper's way"], "model": "frmnn", "layers": 1, "depth": 2},
 }
-# The search for a recurrence that arrives takes a second.
-RECURRENT = {**TINY["fast, paper's form"], "model": "frmnn", "layers": 1, "depth": 2}
+RECURRENT = {"fast, recurrent": {**TINY["fast, paper's form"], "model": "frmnn", "layers": 1, "depth": 2}}
 
 
 @functools.cache
 def uninterrupted(way: str) -> Schedule:
     """Return the model of a tiny training that nothing disturbs."""
-    return train(**{**TINY, "fast, recurrent": RECURRENT}[way])
+    return train(**{**TINY, **RECURRENT}[way])
 
 
 def told(schedule: Schedule) -> dict[str, Any]:
@@ -79,15 +78,14 @@ def assert_same(one: Schedule, other: Schedule) -> None:
 def test_training_improves_a_held_out_error(way: str, model: str) -> None:
     asked = {"rank": RANK, "shape": SHAPE, "model": model, "steps": 20, **LAYERS[model], **WAYS[way]}
     schedule = train(random_state=3, **asked)
-    defaults = {"outlier_fraction": 0.1, "seed": 3, "learning_rate": None, "patience": None, "device": "cpu"}
-    request = resolve(**{"layers": None, "depth": None, **defaults, **asked})
-    course, _ = make_course(request, PROBLEMS)
-    # Problems that neither trained nor judged.
+    request = resolve(Request(random_state=3, **asked))
+    trainer, _ = make_trainer(request, PROBLEMS)
+    # Problems that neither trained nor validated.
     rng = np.random.default_rng(99)
-    judge = Judge([prepare(PROBLEMS.draw(rng)) for _ in range(8)])
+    validation = Validation([prepare(PROBLEMS.draw(rng)) for _ in range(8)])
     depth = request.depth
-    before = score(judge.curve(course.network, depth))
-    after = judge.curve(UnrolledNetwork(schedule, model), depth)
+    before = score(validation.curve(trainer.network, depth))
+    after = validation.curve(UnrolledNetwork(schedule, model), depth)
     assert score(after) < before - 0.1
     assert after[-1] < after[1]
     assert schedule.kind == ("adaptive" if way == "fast, adaptive" else "absolute")
@@ -141,17 +139,18 @@ def test_progress_tells_where_training_stands(way: str) -> None:
 
 def test_training_ends_early_where_nothing_gets_better() -> None:
     asked = {**TINY["fast, paper's form"], "steps": 30, "learning_rate": 1e-7}
-    assert train(patience=2, **asked).meta["training"]["steps_taken"] == 4  # every second step is judged
+    assert train(patience=2, **asked).meta["training"]["steps_taken"] == 4  # every second step is validated
     assert train(patience=20, **asked).meta["training"]["steps_taken"] == 30
 
 
 # --- kills -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evaluations", [1, 3, 6, 7])
-@pytest.mark.parametrize("way", TINY)
+@pytest.mark.parametrize(
+    ("way", "evaluations"), [*((way, count) for way in TINY for count in (1, 3, 6, 7)), ("fast, recurrent", 5)]
+)
 def test_resume_equals_uninterrupted(way: str, evaluations: int, tmp_path: Path) -> None:
-    asked, file = TINY[way], tmp_path / "state.json"
+    asked, file = {**TINY, **RECURRENT}[way], tmp_path / "state.json"
     with pytest.raises(KilledError):
         train(checkpoint=file, progress=killed_after(evaluations), **asked)
     resumed = train(checkpoint=file, resume=True, **asked)
@@ -159,13 +158,6 @@ def test_resume_equals_uninterrupted(way: str, evaluations: int, tmp_path: Path)
     # What is there now is the end, which can be taken up as well.
     assert_same(train(checkpoint=file, resume=True, **asked), resumed)
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
-def test_resume_in_the_middle_of_a_recurrence(tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    with pytest.raises(KilledError):
-        train(checkpoint=file, progress=killed_after(5), **RECURRENT)
-    assert_same(train(checkpoint=file, resume=True, **RECURRENT), uninterrupted("fast, recurrent"))
 
 
 def test_resume_after_several_kills_with_patience(tmp_path: Path) -> None:
@@ -214,8 +206,7 @@ def test_a_checkpoint_is_strict_json(tmp_path: Path) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(name)
 
-    content = json.loads(file.read_text(), parse_constant=refuse)
-    assert content["loss"] is None and content["course"]["position"] == 0
+    assert json.loads(file.read_text(), parse_constant=refuse)["trainer"]["position"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -254,46 +245,29 @@ def test_a_checkpoint_of_another_training_is_refused(saved: Path, change: dict[s
     assert saved.read_bytes() == before
 
 
-def cut_short(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def of_another_version(content: bytes) -> bytes:
-    return content.replace(b'"version": 1', b'"version": 99')
-
-
-def without_state(content: bytes) -> bytes:
+def with_state(content: bytes, name: str, value: Any) -> bytes:
     loaded = json.loads(content)
-    del loaded["course"]["parameters"]
+    loaded["trainer"][name] = value
     return json.dumps(loaded).encode()
 
 
-def with_too_few_numbers(content: bytes) -> bytes:
-    loaded = json.loads(content)
-    loaded["course"]["parameters"]["thresholds"] = [1.0]
-    return json.dumps(loaded).encode()
-
-
-def with_short_moments(content: bytes) -> bytes:
-    loaded = json.loads(content)
-    loaded["course"]["optimiser"]["state"]["0"]["exp_avg"] = [1.0]
-    return json.dumps(loaded).encode()
+SHORT = {"step": 3.0, "exp_avg": [1.0], "exp_avg_sq": [1.0]}
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut_short, "is not valid JSON"),
+        (lambda content: content[: len(content) // 2], "is not valid JSON"),
         (lambda _: b"", "is not valid JSON"),
         (lambda _: b"\xff\xfe\x00", "is not valid JSON"),
         (lambda _: b"[" * 100_000, "is not valid JSON"),
         (lambda _: b"[1, 2]", "is not an lrpca checkpoint"),
-        (lambda _: b'{"format": "lrpca-schedule", "version": 1}', "is not an lrpca checkpoint"),
-        (of_another_version, "is not an lrpca checkpoint of version 1"),
-        (lambda _: b'{"format": "lrpca-checkpoint", "version": 1}', "is of another training"),
-        (without_state, "lacks what training needs"),
-        (with_too_few_numbers, "lacks what training needs"),
-        (with_short_moments, "lacks what training needs"),
+        (lambda _: b'{"format": "lrpca-schedule", "version": 2}', "is not an lrpca checkpoint"),
+        (lambda content: content.replace(b'"version": 2', b'"version": 99'), "is not an lrpca checkpoint of version 2"),
+        (lambda _: b'{"format": "lrpca-checkpoint", "version": 2}', "is of another training"),
+        (lambda content: with_state(content, "parameters", {}), "lacks what training needs"),
+        (lambda content: with_state(content, "parameters", {"thresholds": [1.0]}), "lacks what training needs"),
+        (lambda content: with_state(content, "optimiser", {"state": {"0": SHORT}}), "lacks what training needs"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(saved: Path, tmp_path: Path, damage: Any, words: str) -> None:
@@ -341,21 +315,29 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(way: str, tmp_path: Path) -
 
 
 @dataclass(frozen=True)
-class Always:
-    """A source that draws one problem for ever."""
+class Changed:
+    """The paper's problems, changed."""
 
-    problem: TrainingProblem
+    change: Callable[[TrainingProblem], TrainingProblem]
     variety: int = 4
 
     def draw(self, rng: np.random.Generator) -> TrainingProblem:
-        rng.random()
-        return self.problem
+        return self.change(PROBLEMS.draw(rng))
 
     def describe(self) -> dict[str, Any]:
-        return {"source": "always the same", "shape": list(self.problem.Y.shape)}
+        return {"source": "changed"}
 
     def split(self) -> tuple[Any, Any]:
         return self, self
+
+
+def without_label(problem: TrainingProblem) -> TrainingProblem:
+    assert problem.truth is not None
+    return replace(problem, truth=(problem.truth[0], np.nan * problem.truth[1]))
+
+
+def zeros(problem: TrainingProblem) -> TrainingProblem:
+    return replace(problem, Y=np.zeros(SHAPE))
 
 
 @pytest.mark.parametrize("way", ["fast, adaptive", "fast, paper's form"])
@@ -365,65 +347,46 @@ def test_steps_too_long_are_called_divergence(way: str, tmp_path: Path) -> None:
         train(**asked)
     if way == "fast, adaptive":  # does not wait for the end
         assert "in step 20" not in str(refused.value)
-    numbers = json.loads((tmp_path / "state.json").read_text())["course"]["parameters"]
+    numbers = json.loads((tmp_path / "state.json").read_text())["trainer"]["parameters"]
     assert all(math.isfinite(number) for name in ("thresholds", "steps") for number in numbers[name])
 
 
 @pytest.mark.parametrize("way", TINY)
-@pytest.mark.parametrize("what", ["NaN in the label", "zeros"])
-def test_problems_without_an_answer_are_called_divergence(way: str, what: str) -> None:
-    problem = of_problem(planted(SHAPE, rank=RANK))
-    if what == "zeros":
-        problem = TrainingProblem(np.zeros(SHAPE), RANK, problem.truth)
-    else:
-        assert problem.truth is not None
-        problem = TrainingProblem(problem.Y, RANK, (problem.truth[0], np.nan * problem.truth[1]))
+@pytest.mark.parametrize("change", [without_label, zeros])
+def test_problems_without_an_answer_are_called_divergence(way: str, change: Any) -> None:
     with pytest.raises(
         DivergedError, match=r"^training diverged (in step \d+|before its first step): .*; .*check the data"
     ):
-        train(data=Always(problem), **TINY[way])
+        train(data=Changed(change), **TINY[way])
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"model": "cnn"}, "model='cnn' is unknown; use one of fnn, rnn, frmnn"),
-        ({"model": ["fnn"]}, "model=['fnn'] is unknown; use one of fnn"),
         ({"way": "slow"}, "way='slow' is unknown; use one of fast, paper"),
         ({"form": "other"}, "form='other' is unknown; use one of adaptive, paper, or a Schedule"),
-        ({"form": ["paper"]}, "form=['paper'] is unknown"),
         ({"form": None}, "form=None is unknown"),
         ({"rank": 0}, "rank=0 is not an integer of at least 1; use rank=1 or more"),
-        ({"rank": None}, "rank=None is not an integer of at least 1"),
-        ({"rank": 2.5}, "rank=2.5 is not an integer"),
         ({"rank": True}, "rank=True is not an integer"),
         ({"rank": 16}, "rank=16 is above half of min(shape)=30; choose a smaller rank"),
         ({"shape": 40}, "shape=40 is not a pair of positive integers; e.g."),
         ({"shape": (40, 0)}, "shape=(40, 0) is not a pair of positive integers"),
-        ({"shape": (40, 30, 20)}, "shape=(40, 30, 20) is not a pair"),
-        ({"shape": "ab"}, "shape='ab' is not a pair"),
         ({"outlier_fraction": 1.0}, "outlier_fraction=1.0 is not a number from 0 to below 1"),
-        ({"outlier_fraction": -0.1}, "outlier_fraction=-0.1 is not a number"),
         ({"outlier_fraction": math.nan}, "outlier_fraction=nan is not a number"),
-        ({"outlier_fraction": "many"}, "outlier_fraction='many' is not a number"),
-        ({"outlier_fraction": False}, "outlier_fraction=False is not a number"),
         ({"random_state": -1}, "random_state=-1 is not an integer of at least 0; use random_state=0 or more"),
         ({"random_state": None}, "random_state=None is not an integer"),
-        ({"random_state": "0"}, "random_state='0' is not an integer"),
         ({"layers": 0}, "layers=0 is not an integer of at least 1"),
         ({"model": "rnn", "layers": 3}, "layers=3 does not fit model='rnn'"),
-        ({"depth": 0}, "depth=0 is not an integer of at least 1"),
         ({"depth": 1, "layers": 2}, "depth=1 is below layers=2"),
         ({"model": "fnn", "depth": 3, "layers": 2}, "depth=3 is above layers=2"),
         ({"steps": 0}, "steps=0 is not an integer of at least 1"),
         ({"steps": 1e3}, "steps=1000.0 is not an integer"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 is not a number between 0 and 10"),
-        ({"learning_rate": math.inf}, "learning_rate=inf is not a number between 0 and 10"),
         ({"learning_rate": True}, "learning_rate=True is not a number between 0 and 10"),
         ({"patience": 0}, "patience=0 is not an integer of at least 1"),
         ({"device": "tpu9"}, "device='tpu9' is unknown; use 'cpu', 'cuda'"),
         ({"device": "meta"}, "device='meta' cannot be computed on here; use 'cpu' or 'cuda'"),
-        ({"device": 1.5}, "device=1.5 is unknown"),
         ({"way": "paper"}, "form='adaptive' does not fit way='paper'"),
         ({"way": "paper", "form": Schedule([1, 1], [0, 1])}, "form=<a Schedule> does not fit way='paper'"),
         ({"way": "paper", "form": "paper", "patience": 3}, "patience=3 does not fit way='paper'"),
@@ -450,8 +413,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 # --- the paper's way ---------------------------------------------------------------------------------------
 
 
-def course_of(source: Any = PROBLEMS, seed: int = 0, **asked: Any) -> PaperCourse:
-    return PaperCourse(source, seed=seed, **{"model": "frmnn", "layers": 2, "depth": 4, "steps": 60, **asked})
+def trainer_of(source: Any = PROBLEMS, seed: int = 0, **asked: Any) -> PaperTrainer:
+    return PaperTrainer(source, seed=seed, **{"model": "frmnn", "layers": 2, "depth": 4, "steps": 60, **asked})
 
 
 def test_stages_of_the_paper() -> None:
@@ -473,93 +436,76 @@ def test_stages_of_the_paper() -> None:
     assert shared_out(stages, 13_520) == stages
 
 
-def test_the_full_course_is_the_default() -> None:
-    defaults = {"rank": 5, "shape": (1000, 1000), "outlier_fraction": 0.1, "seed": 0, "steps": None, "depth": None}
-    nothing = {"learning_rate": None, "patience": None, "device": "cpu"}
-    request = resolve(**defaults, **nothing, model="fnn", form="paper", way="paper", layers=14)
+def test_the_papers_number_of_steps_is_the_default() -> None:
+    request = resolve(Request(model="fnn", form="paper", way="paper", layers=14))
     assert (request.steps, request.learning_rate) == (17_500, 0.1)
 
 
 def test_first_numbers_and_rates_at_the_base_setting() -> None:
-    course = PaperCourse(PaperProblems((1000, 1000), 5), seed=0, model="fnn", layers=14, depth=14)
-    numbers = course.network.schedule()
+    trainer = PaperTrainer(PaperProblems((1000, 1000), 5), seed=0, model="fnn", layers=14, depth=14)
+    numbers = trainer.network.schedule()
     assert numbers.thresholds == pytest.approx([1e-3] * 15) and numbers.steps[1:] == pytest.approx([0.5] * 14)
-    assert course.state()["rates"][0] == pytest.approx(2e-7) and course._step_rate == pytest.approx(0.1)
+    assert trainer.state()["rates"][0] == pytest.approx(2e-7)
 
 
 def test_one_layer_after_the_other() -> None:
-    course = course_of()
-    begins = np.cumsum([0, *(stage.steps for stage in course.stages)]).tolist()
-    before = course.network.schedule()
-    assert (course.stage, course.judged_depth) == ("layer 0 alone", 0)
-    for stage, end in zip(course.stages[:-1], begins[1:], strict=False):
-        start = course.network.schedule()
-        while course.position < end:
-            course.step()
-        now = course.network.schedule()
-        assert (course.stage, course.judged_depth) == (stage.name, stage.last)
+    trainer = trainer_of()
+    begins = np.cumsum([0, *(stage.steps for stage in trainer.stages)]).tolist()
+    before = trainer.network.schedule()
+    assert (trainer.stage, trainer.trained_depth) == ("layer 0 alone", 0)
+    for stage, end in zip(trainer.stages[:-1], begins[1:], strict=False):
+        start = trainer.network.schedule()
+        while trainer.position < end:
+            trainer.step()
+        now = trainer.network.schedule()
+        assert (trainer.stage, trainer.trained_depth) == (stage.name, stage.last)
         assert stage.first is not None
         for k, (one, other) in enumerate(zip(start.thresholds, now.thresholds, strict=True)):
             assert (one != other) == (stage.first <= k <= stage.last), (stage, k)
         for k in range(1, 3):
             assert (start.steps[k] != now.steps[k]) == (stage.first <= k <= stage.last), (stage, k)
     assert min(now.thresholds) > 0 and now.tail == before.tail
-    while course.position < course.total:
-        course.step()
-    assert course.stage == "search of the recurrence" and course.judged_depth == 4
-    assert course.network.schedule().thresholds == now.thresholds
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """The paper's problems in another unit."""
-
-    unit: float
-    variety: int = 16
-
-    def draw(self, rng: np.random.Generator) -> TrainingProblem:
-        problem = PROBLEMS.draw(rng)
-        assert problem.truth is not None
-        return TrainingProblem(self.unit * problem.Y, RANK, (problem.truth[0], self.unit * problem.truth[1]))
-
-    def describe(self) -> dict[str, Any]:
-        return {"source": "scaled", "unit": self.unit}
-
-    def split(self) -> tuple[Any, Any]:
-        return self, self
+    while trainer.position < trainer.total:
+        trainer.step()
+    assert trainer.stage == "search of the recurrence" and trainer.trained_depth == 4
+    assert trainer.network.schedule().thresholds == now.thresholds
 
 
 def test_the_unit_of_the_data_does_not_matter() -> None:
+    def scaled(problem: TrainingProblem, unit: float) -> TrainingProblem:
+        assert problem.truth is not None
+        return replace(problem, Y=unit * problem.Y, truth=(problem.truth[0], unit * problem.truth[1]))
+
     numbers = []
     for unit in (1.0, 1024.0):
-        course = course_of(Scaled(unit), steps=30)
-        while course.position < course.total:
-            course.step()
-        numbers.append(course.network.schedule())
+        trainer = trainer_of(Changed(functools.partial(scaled, unit=unit)), steps=30)
+        while trainer.position < trainer.total:
+            trainer.step()
+        numbers.append(trainer.network.schedule())
     assert numbers[1].thresholds == pytest.approx([1024 * number for number in numbers[0].thresholds], rel=1e-5)
     assert numbers[1].steps == pytest.approx(numbers[0].steps, rel=1e-5) and numbers[1].tail == numbers[0].tail
 
 
 @pytest.mark.parametrize("model", ["rnn", "frmnn"])
 def test_the_search_finds_the_best_pair(model: str) -> None:
-    course = course_of(model=model, layers=1, steps=30)
-    course.go_to(len(course.stages) - 1)
+    trainer = trainer_of(model=model, layers=1, steps=30)
+    trainer.go_to(len(trainer.stages) - 1)
     # Numbers for which the best pair is inside the grid.
     unit = 2e-2
-    course.network.thresholds.data[:] = torch.tensor([3 * unit, unit][: len(course.network.thresholds)])
-    course.network.steps.data[:] = 0.9
+    trainer.network.thresholds.data[:] = torch.tensor([3 * unit, unit][: len(trainer.network.thresholds)])
+    trainer.network.steps.data[:] = 0.9
     generator = np.random.default_rng()
-    generator.bit_generator.state = course.state()["generator"]
-    problems = [prepare(PROBLEMS.draw(generator), dtype=torch.float32) for _ in range(course.stages[-1].steps)]
-    while course.position < course.total:
-        course.step()
-    beta, phi = course.network.schedule().tail or ()
+    generator.bit_generator.state = trainer.state()["generator"]
+    problems = [prepare(PROBLEMS.draw(generator), dtype=torch.float32) for _ in range(trainer.stages[-1].steps)]
+    while trainer.position < trainer.total:
+        trainer.step()
+    beta, phi = trainer.network.schedule().tail or ()
     assert round(10 * beta, 6) in range(1, 11) and round(10 * phi, 6) in range(1, 11)
 
     def squares(pair: tuple[float, float]) -> float:
-        course.network.tail.data[:] = torch.tensor(pair, dtype=torch.float64)
+        trainer.network.tail.data[:] = torch.tensor(pair, dtype=torch.float64)
         with torch.no_grad():
-            factors = [course.network(data, 4) for data in problems]
+            factors = [trainer.network(data, 4) for data in problems]
         X = [data.truth[0] @ data.truth[1].T for data in problems if data.truth is not None]
         return sum(float(((L @ R.T - one) ** 2).sum()) for (L, R), one in zip(factors, X, strict=True))
 

@@ -17,21 +17,18 @@ from lrpca.core.linalg import tensor_eigh, tensor_svd
 _NEGLIGIBLE = 1e-13
 _ABSENT = 1e-14
 _TINY = 1e-300
+# Vectors to spare and power steps of subspace iterations.
+_SPARE, _POWERS = 5, 12
 # Ranks up to which small systems are solved by formulas, entry by entry.
 _BY_FORMULA = 8
 
 
-def lengths(
-    M: Any,  # (b, n, r)
-) -> Any:
+def lengths(M: Any) -> Any:  # (b, n, r)
     """Return the lengths of columns, (b, r)."""
     return torch.linalg.vector_norm(M, dim=1)
 
 
-def scaled_direction(
-    product: Any,  # (b, n, r), C R or Cᵀ L
-    other: Any,  # (b, m, r), R or L
-) -> Any:
+def scaled_direction(product: Any, other: Any) -> Any:  # (b, n, r) C R or Cᵀ L; (b, m, r) R or L
     """Return C R (RᵀR)⁻¹ for an R of orthogonal columns, zero along those that are not there."""
     return product * _inverse_squares(other)[:, None, :]
 
@@ -55,10 +52,7 @@ def own_gram_direction(
     return torch.where(is_present[:, None, :], own, common)
 
 
-def without_double_counting(
-    M: Any,  # (b, n, r)
-    dM: Any,  # (b, n, r)
-) -> Any:
+def without_double_counting(M: Any, dM: Any) -> Any:  # (b, n, r); (b, n, r)
     """Return ΔL - ½ L (LᵀL)⁻¹ Lᵀ ΔL."""
     along = torch.bmm(M.transpose(1, 2), dM) * _inverse_squares(M)[:, :, None]
     return dM - 0.5 * torch.bmm(M, along)
@@ -75,21 +69,13 @@ class Retracted:
     core_Vt: Any  # (b, r, 2r)
     before: Any  # (b, 2r, 2r)
 
-    def moved(
-        self,
-        absent: Any,  # (b, r) bool
-    ) -> Any:
+    def moved(self, absent: Any) -> Any:  # (b, r) bool
         """Return how far X moves in this step if some components are left out of it, (b,)."""
         values = torch.where(absent, 0.0, self.values)
         return torch.linalg.vector_norm((self.core_U * values[:, None, :]) @ self.core_Vt - self.before, dim=(1, 2))
 
 
-def retract(
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-    dL: Any,  # (b, n1, r)
-    dR: Any,  # (b, n2, r)
-) -> Retracted:
+def retract(L: Any, R: Any, dL: Any, dR: Any) -> Retracted:  # (b, n1, r); (b, n2, r); (b, n1, r); (b, n2, r)
     """Return the best rank-r approximations of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``."""
     r = L.shape[2]
     U, Q_U, old_L, along_L, new_L = _split(L, dL)
@@ -108,9 +94,7 @@ def retract(
     return Retracted(U_new, values, V_new, P, Zh, before)
 
 
-def orthonormal(
-    M: Any,  # (b, n, k)
-) -> Any:
+def orthonormal(M: Any) -> Any:  # (b, n, k)
     """Return orthonormal bases of the columns, with zero columns for directions that are not there."""
     for _ in range(2):
         if M.shape[2] > 1:
@@ -122,56 +106,45 @@ def orthonormal(
     return M
 
 
-def thin_svd(
-    M: Any,  # (b, n, k)
-) -> tuple[Any, Any, Any]:
+def thin_svd(M: Any) -> tuple[Any, Any, Any]:  # (b, n, k)
     """Return U (b, n, k), the singular values (b, k) and Vᵀ (b, k, k)."""
     Q = orthonormal(M)
     U, values, Vh = tensor_svd(torch.bmm(Q.transpose(1, 2), M))
     return torch.bmm(Q, U), values, Vh
 
 
-def leading_vectors(
-    gram: Any,  # (b, s, s)
-    count: int,
-    *,
-    spare: int = 5,
-    powers: int = 12,
-) -> tuple[Any, Any]:
+def leading_vectors(gram: Any, count: int) -> tuple[Any, Any]:  # (b, s, s)
     """Return the largest eigenvalues (b, count) and their vectors (b, s, count): exact where s is small.
 
     Larger ones by subspace iteration: batched eigensolvers of GPUs are made for 32 rows at most.
     """
     s = gram.shape[1]
-    width = min(count + spare, s)
+    width = min(count + _SPARE, s)
     if s <= 32:
         values, vectors = tensor_eigh(gram)
         return values.flip(1)[:, :count], vectors.flip(2)[:, :, :count]
-    generator = torch.Generator().manual_seed(0)
-    basis = (
-        torch.randn(s, width, generator=generator, dtype=gram.dtype, device="cpu")
-        .to(gram.device)
-        .expand(len(gram), s, width)
-    )
-    for _ in range(powers):
+    basis = random_basis(len(gram), s, width, gram)
+    for _ in range(_POWERS):
         basis = orthonormal(torch.bmm(gram, basis))
     values, rotation = tensor_eigh(torch.bmm(basis.transpose(1, 2), torch.bmm(gram, basis)))
     vectors = torch.bmm(basis, rotation)
     return values.flip(1)[:, :count], vectors.flip(2)[:, :, :count]
 
 
-def _inverse_squares(
-    M: Any,  # (b, n, r)
-) -> Any:
+def random_basis(count: int, n: int, width: int, like: Any) -> Any:
+    """Return the same random vectors for every problem, (count, n, width)."""
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.randn(n, width, generator=generator, dtype=like.dtype, device="cpu")
+    return basis.to(like.device).expand(count, n, width)
+
+
+def _inverse_squares(M: Any) -> Any:  # (b, n, r)
     squares = lengths(M) ** 2
     good = squares > _NEGLIGIBLE * torch.clamp(squares.amax(dim=1, keepdim=True), min=_TINY)
     return torch.where(good, 1.0 / torch.where(good, squares, 1.0), 0.0)
 
 
-def _split(
-    M: Any,  # (b, n, r)
-    dM: Any,  # (b, n, r)
-) -> tuple[Any, Any, Any, Any, Any]:
+def _split(M: Any, dM: Any) -> tuple[Any, Any, Any, Any, Any]:  # (b, n, r); (b, n, r)
     """Return orthonormal bases Q of M and P of what is new in ΔM, and M = Q diag(a), ΔM = Q b + P c."""
     size = lengths(M)
     Q = M / torch.where(size > 0, size, 1.0)[:, None, :]
@@ -183,10 +156,7 @@ def _split(
     return Q, P, size, along + again, torch.bmm(P.transpose(1, 2), rest)
 
 
-def solve_each(
-    grams: Any,  # (b, n, r, r)
-    sides: Any,  # (b, n, r)
-) -> Any:
+def solve_each(grams: Any, sides: Any) -> Any:  # (b, n, r, r); (b, n, r)
     """Return the solutions of small systems, scaled so that weak components count, with a ridge that is rounding."""
     r = grams.shape[-1]
     diagonal = torch.diagonal(grams, dim1=2, dim2=3)
@@ -202,11 +172,8 @@ def solve_each(
     return torch.linalg.solve_ex(grams, sides[..., None])[0][..., 0] * scale[:, None, :]
 
 
-def _solve_by_formula(
-    grams: Any,  # (b, n, r, r)
-    sides: Any,  # (b, n, r)
-) -> Any:
-    """Return the solutions of positive systems by L D Lᵀ, unrolled: libraries take them one by one."""
+def _solve_by_formula(grams: Any, sides: Any) -> Any:  # (b, n, r, r); (b, n, r)
+    """Return the solutions of positive systems by L D Lᵀ, unrolled: libraries solve them one after the other."""
     r = grams.shape[-1]
     rows = [[grams[..., i, j] for j in range(i + 1)] for i in range(r)]
     side = [sides[..., i] for i in range(r)]

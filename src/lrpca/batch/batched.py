@@ -1,4 +1,4 @@
-"""A stack of tensors solved together on its device, in slabs that fit there; what is in doubt one by one on the CPU."""
+"""A stack of tensors solved on its device, in slabs that fit; what a check objects to is solved on the CPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from lrpca.batch.checks import measured
-from lrpca.batch.items import Histories, Ones
+from lrpca.batch.items import Histories, Items, problem_on_host, solve_sequentially
 from lrpca.batch.loop import BatchLoop, Ends
 from lrpca.batch.result import ARRAYS, BatchDecomposition, summarised
 from lrpca.batch.sequential import Request, Solved, decompose_each
 from lrpca.batch.stack import Stack, Table, load
 from lrpca.batch.stopping import GOING_ON, MAX_ITER, NAMES, TOL
-from lrpca.batch.tensors import problem_on_host, solve_one_by_one
 from lrpca.core.devices import free_memory, in_memory_of, is_shortage
 from lrpca.decompose import Complaint, check_tol
 from lrpca.decomposition import assemble as results
@@ -28,7 +27,7 @@ from lrpca.kernels.scale import quantisation_step, rounding_level
 from lrpca.matrices.dense import arithmetic_dtype
 from lrpca.solvers.methods import METHODS
 
-# Larger ranks are solved one by one: batched decompositions of GPUs are made for 32 rows at most.
+# Larger ranks are solved one at a time: batched decompositions of GPUs are made for 32 rows at most.
 _MOST_RANK = 16
 # Bytes at work for every entry of float32 beside the stack, and for every row and column, times rank + rank².
 _ENTRY_BYTES, _FACTOR_BYTES = 28, 64
@@ -40,7 +39,7 @@ _PART, _MOST_ENTRIES, _CPU_ENTRIES = 0.4, 1 << 29, 1 << 24
 
 @dataclass
 class Facts(Table):
-    """What is told of every problem."""
+    """The results of every problem."""
 
     L: Any  # (b, n1, r), result type
     R: Any  # (b, n2, r)
@@ -59,18 +58,18 @@ class Facts(Table):
     norm: Any  # (b,)
 
 
-def solve_together(
+def solve_batched(
     Ys: Any,  # (b, n1, n2)
     mask: Any,  # (b, n1, n2) bool, or None
     request: Request,
 ) -> tuple[BatchDecomposition, list[Complaint]]:
     """Return the batch of a stack of tensors, solved on its device, and what to warn of."""
-    return in_memory_of(Ys.device, lambda: _solve_together(Ys, mask, request), tuple(Ys.shape), "Ys")
+    return in_memory_of(Ys.device, lambda: _solve_batched(Ys, mask, request), tuple(Ys.shape), "Ys")
 
 
-def _solve_together(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[Complaint]]:
-    if not _goes_together(Ys, request):
-        return solve_one_by_one(Ys, mask, request)
+def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[Complaint]]:
+    if not _can_be_batched(Ys, request):
+        return solve_sequentially(Ys, mask, request)
     method = METHODS["lrpca"]
     tol = check_tol(request.tol, method, request.schedule, arithmetic_dtype(_stored(Ys)))
     max_iter = request.max_iter or method.max_iter
@@ -80,22 +79,22 @@ def _solve_together(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecompos
     solved = dict(zip(chosen, alone, strict=True))
     reason = np.array(NAMES, dtype=object)[facts.reason.cpu().numpy()]
     _take(facts, solved)
-    for i, (one, _) in solved.items():
-        reason[i] = one.reason
+    for i, (item, _) in solved.items():
+        reason[i] = item.reason
     reason, settings = reason.astype(str), {"tol": tol, "max_iter": max_iter}
     result = BatchDecomposition(
         **{name: getattr(facts, name) for name in ARRAYS},
         Ys=Ys,
         mask=mask,
         reason=reason,
-        one_by_one=np.array(chosen, dtype=int),
-        one=Ones(facts, reason, histories, Ys, mask, settings, {i: one for i, (one, _) in solved.items()}),
+        sequential=np.array(chosen, dtype=int),
+        item=Items(facts, reason, histories, Ys, mask, settings, {i: item for i, (item, _) in solved.items()}),
     )
     return result, _complaints(facts, solved, result, tol)
 
 
-def _goes_together(Ys: Any, request: Request) -> bool:
-    """Tell whether the batched loop knows what is asked for."""
+def _can_be_batched(Ys: Any, request: Request) -> bool:
+    """Tell whether the batched loop supports the request."""
     schedule = request.schedule
     follows = schedule.kind == "adaptive" and schedule.tail is not None
     follows = follows and schedule.influence != "soft" and schedule.update != "scaled"
@@ -151,31 +150,22 @@ def _solve_slab(Ys: Any, mask: Any, request: Request, first: int, tol: float, ma
     stored = _stored(Ys)
     arithmetic = arithmetic_dtype(stored)
     stack = load(Ys, mask, torch.float32 if arithmetic == np.float32 else torch.float64)
-    _refuse(stack, first)
+    _check_entries(stack, first)
     least = quantisation_step(stored)
     loop = BatchLoop(stack, request.rank, request.schedule, tol=tol, max_iter=max_iter, least=least)
     return _assembled(stack, loop.run(), stored, arithmetic), loop.records
 
 
-def _refuse(stack: Stack, first: int) -> None:
+def _check_entries(stack: Stack, first: int) -> None:
     """Raise the error of the first problem without entries, or with infinite ones."""
     empty, large = stack.by_row.sum(dim=1) == 0, ~torch.isfinite(stack.norm)
     for i in torch.nonzero(empty | large)[:, 0].tolist():
-        _refuse_one(stack, i, first, bool(empty[i]))
-
-
-def _refuse_one(stack: Stack, i: int, first: int, is_empty: bool) -> None:
-    if is_empty:
-        raise ValueError(
-            f"Ys[{first + i}]: Y has no observed entry (all NaN or masked); pass data with observed entries"
-        )
-    places = torch.nonzero(torch.isinf(stack.Y[i])).tolist()
-    if places:
-        j, k = places[0]
-        raise ValueError(
-            f"Ys[{first + i}]: Y[{j}, {k}]={float(stack.Y[i, j, k])} is not finite; mark missing entries with NaN or "
-            "mask="
-        )
+        name = f"Ys[{first + i}]"
+        if bool(empty[i]):
+            raise ValueError(f"{name}: Y has no observed entry (all NaN or masked); pass data with observed entries")
+        for j, k in torch.nonzero(torch.isinf(stack.Y[i]))[:1].tolist():
+            value = float(stack.Y[i, j, k])
+            raise ValueError(f"{name}: Y[{j}, {k}]={value} is not finite; mark missing entries with NaN or mask=")
 
 
 def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
@@ -192,10 +182,7 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
     threshold = torch.maximum(torch.maximum(noise._OUTLIER_SIGMAS * sigma, unit * largest), moving)
     threshold = torch.clamp(threshold, min=quantisation_step(stored))
     beyond = (D.abs() > threshold.to(dtype)[:, None, None]).sum(dim=(1, 2))
-    values = stack.Y.flatten(1)
-    zeros = (
-        (values == 0).sum(dim=1) if stack.observed is None else ((values == 0) & stack.observed.flatten(1)).sum(dim=1)
-    )
+    zero = stack.Y == 0 if stack.observed is None else (stack.Y == 0) & stack.observed
     entries = torch.clamp(stack.by_row.sum(dim=1), min=1)
     return Facts(
         L.to(dtype),
@@ -206,7 +193,7 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
         sigma,
         threshold,
         beyond / entries,
-        zeros / entries,
+        zero.sum(dim=(1, 2)) / entries,
         ends.present,
         ends.by_row.int(),
         ends.by_column.int(),
@@ -217,15 +204,11 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
 
 
 def _take(facts: Facts, solved: dict[int, Solved]) -> None:
-    """Write what was solved one by one in its place."""
-    if not solved:
-        return
-    at = torch.tensor(list(solved), device=facts.L.device)
-    ones = [one for one, _ in solved.values()]
-    for name in ARRAYS:
-        values = np.stack([np.asarray(getattr(one, name)) for one in ones])
-        target = getattr(facts, name)
-        target[at] = to_tensor(values, target.device).to(target.dtype)
+    """Write what was solved one at a time in its place."""
+    for i, (item, _) in solved.items():
+        for name in ARRAYS:
+            target = getattr(facts, name)
+            target[i] = to_tensor(np.asarray(getattr(item, name)), target.device).to(target.dtype)
 
 
 def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposition, tol: float) -> list[Complaint]:

@@ -1,8 +1,7 @@
-"""What a batched problem is asked before it may end; whoever cannot answer is solved again by itself.
+"""The convergence checks of a batch: problems that a check objects to are solved again by the single solver.
 
-The questions are those of `lrpca.solvers.checks.convergence`. Here they are only asked, rather too often than too
-seldom:
-the answers (new fits of lost rows, trials, second starts) are found one problem at a time.
+The checks are those of `lrpca.solvers.checks.convergence`. Here they only object, rather too often than too seldom:
+refits, trials and second initialisations are left to the single solver.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 
 from lrpca.batch.algebra import leading_vectors
 from lrpca.batch.refit import alternatives
-from lrpca.batch.scale import residual_cores
+from lrpca.batch.scale import inlier_scales
 from lrpca.batch.stack import Stack, medians
 from lrpca.solvers import thresholds
 from lrpca.solvers.checks import convergence as single
@@ -24,7 +23,7 @@ from lrpca.solvers.checks import residual_structure as structure
 
 # Entries of residuals that are squared in double precision at a time.
 _PIECE = 1 << 27
-# A residual is asked for structure: its first singular value over the one that two more components would leave first.
+# Structure of a residual: its first singular value over the one that two more components would leave first.
 _MORE = 2
 
 
@@ -44,23 +43,19 @@ def keep_less(
     return ((share < than * typical) | (share < typical - surely * chance)) & (observed > 0)
 
 
-def lagging(
-    stack: Stack,
-    by_row: Any,  # (b, n1) kept
-    by_column: Any,  # (b, n2) kept
-) -> Any:
+def any_low_inlier(stack: Stack, by_row: Any, by_column: Any) -> Any:  # (b, n1) kept, (b, n2) kept
     """Return which problems have a row or column that keeps far less than the others, (b,)."""
     parts = ((by_row, stack.by_row), (by_column, stack.by_column))
     return torch.stack([keep_less(kept, observed, rows._LAGGING).any(dim=1) for kept, observed in parts]).any(dim=0)
 
 
-def lost(
+def low_inlier(
     stack: Stack,
     by_row: Any,  # (b, n1) kept
     by_column: Any,  # (b, n2) kept
     thorough: Any,  # (b,) bool
 ) -> tuple[Any, Any]:
-    """Return which rows and columns are lost, (b, n1) and (b, n2)."""
+    """Return the low-inlier rows and columns to refit, (b, n1) and (b, n2)."""
     surely = torch.where(thorough, rows._SURELY[0], math.inf)[:, None].double()
     return (
         keep_less(by_row, stack.by_row, rows._LOST, surely),
@@ -68,7 +63,7 @@ def lost(
     )
 
 
-def in_doubt(
+def unreliable(
     stack: Stack,
     by_row: Any,  # (b, n1) kept
     by_column: Any,  # (b, n2) kept
@@ -78,7 +73,7 @@ def in_doubt(
     rounding: Any,  # (b,)
     least: float,
 ) -> Any:
-    """Return which ends deserve a second look: rows left behind, structure in a noisy residual, two peaks, a lean."""
+    """Return which results are unreliable: low-inlier rows, structure in a noisy residual, two peaks, skewness."""
     exact = torch.maximum(single._ABOVE_ROUNDING * rounding, single._MOVING * change * stack.typical)
     noisy = sigma > torch.clamp(exact, min=least)
     doubt = ~noisy & (
@@ -98,7 +93,7 @@ def in_doubt(
     return doubt
 
 
-def divided(
+def inconsistent_scaling(
     stack: Stack,
     L: Any,  # (b, n1, r)
     R: Any,  # (b, n2, r)
@@ -138,20 +133,12 @@ def _spread(n: int, count: int, example: Any) -> Any:
     return torch.arange(0, n, -(-n // count), device=example.device)
 
 
-def _crossing(
-    M: Any,  # (b, n1, n2)
-    axis: int,
-    lines: Any,  # (m,) int
-    entries: Any,  # (k,) int
-) -> Any:
+def _crossing(M: Any, axis: int, lines: Any, entries: Any) -> Any:  # (b, n1, n2); (m,) int; (k,) int
     """Return some entries of some rows (axis 1) or columns (axis 2), as rows, (b, m, k)."""
     return M[:, lines][:, :, entries] if axis == 1 else M[:, entries][:, :, lines].transpose(1, 2)
 
 
-def _structure(
-    D: Any,  # (b, n1, n2)
-    sigma: Any,  # (b,)
-) -> Any:
+def _structure(D: Any, sigma: Any) -> Any:  # (b, n1, n2); (b,)
     """Return the first over the third singular value of residuals without their outliers, (b,).
 
     Two more components cannot lower the first one further than to the third.
@@ -179,8 +166,8 @@ def _distribution(
     """Return skewness, bimodality and share of the residuals within five σ, (b,) each."""
     standard = residuals.double() / sigma[:, None]
     inside = standard.abs() <= single._WITHIN
-    everyone = torch.ones_like(inside) if counted is None else counted
-    inside = inside & everyone
+    counts = torch.ones_like(inside) if counted is None else counted
+    inside = inside & counts
     count = torch.clamp(inside.sum(dim=1), min=1)
     core = torch.where(inside, standard, 0.0)
     mean = core.sum(dim=1) / count
@@ -188,15 +175,10 @@ def _distribution(
     spread = torch.clamp((core**2).sum(dim=1) / count, min=1e-300)
     skewness = ((core**3).sum(dim=1) / count / spread**1.5).abs()
     kurtosis = (core**4).sum(dim=1) / count / spread**2
-    return skewness, (skewness**2 + 1) / kurtosis, count / torch.clamp(everyone.sum(dim=1), min=1)
+    return skewness, (skewness**2 + 1) / kurtosis, count / torch.clamp(counts.sum(dim=1), min=1)
 
 
-def sharpened(
-    stack: Stack,
-    D: Any,  # (b, n1, n2)
-    sigma: Any,  # (b,) at the pass before
-    present: Any,  # (b,)
-) -> Any:
+def refined_cutoff(stack: Stack, D: Any, sigma: Any, present: Any) -> Any:  # (b, n1, n2); (b,) at the pass before; (b,)
     """Return the factor of thresholds at the noise floor, (b,): lower, or out of the way where nothing is beyond."""
     n1, n2 = stack.shape
     fitted = torch.clamp(present * (n1 + n2 - present) / (stack.share * n1 * n2), max=thresholds._MOST_FITTED)
@@ -220,4 +202,4 @@ def measured(
 ) -> Any:
     """Return the noise level of residuals, (b,)."""
     residuals, tells = stack.sampled(D, last=before is None)
-    return residual_cores(residuals.abs(), tells, rounding, before).sigma
+    return inlier_scales(residuals.abs(), tells, rounding, before)

@@ -1,7 +1,8 @@
-"""Which components of each problem stand out of the noise: `lrpca.solvers.components`, batched."""
+"""Which components of each problem exceed the noise: `lrpca.solvers.components`, batched."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,12 +11,8 @@ from lrpca.batch.algebra import Retracted, lengths
 from lrpca.solvers import components as single
 
 
-def first_components(
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-    edge: Any,  # (b,)
-) -> tuple[Any, Any, Any]:
-    """Return the factors of a start, components that stand out of the `edge` first, and how many do, (b,)."""
+def first_components(L: Any, R: Any, edge: Any) -> tuple[Any, Any, Any]:  # (b, n1, r); (b, n2, r); (b,)
+    """Return the factors of a start, components that exceed the `edge` first, and how many do, (b,)."""
     values = lengths(L) * lengths(R)
     return arranged(L, R, values, values <= single.STANDS_OUT_AT_START * edge[:, None], edge)
 
@@ -37,19 +34,12 @@ def updated(
     return L, R, count, new.moved(left_out)
 
 
-def is_present(
-    present: Any,  # (b,) int
-    rank: int,
-) -> Any:
+def is_present(present: Any, rank: int) -> Any:  # (b,) int
     """Return which components are there, (b, r)."""
     return torch.arange(rank, device=present.device) < present[:, None]
 
 
-def localised(
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-    present: Any,  # (b,)
-) -> tuple[Any, Any]:
+def localised(L: Any, R: Any, present: Any) -> tuple[Any, Any]:  # (b, n1, r); (b, n2, r); (b,)
     """Return which present components live in one row, and which in one column, (b, r) each."""
     there = is_present(present, L.shape[2])
     return there & _is_localised(L), there & _is_localised(R)
@@ -75,10 +65,13 @@ def arranged(
     return L, R, (~absent).sum(dim=1)
 
 
-def _is_localised(
-    factor: Any,  # (b, n, r)
-) -> Any:
+def _is_localised(factor: Any) -> Any:  # (b, n, r)
     """Return which columns have much of their energy in one entry, (b, r)."""
     energy = factor**2
     limit = single.LOCALISED + single.LOCALISED_SMALL / factor.shape[1]
     return energy.amax(dim=1) > limit * energy.sum(dim=1)
+
+
+def noise_edges(norm: Any, shape: tuple[int, int], share: Any) -> Any:  # (b,); (b,)
+    """Return the largest singular value of noise of norm ‖C‖, as a step sees it; see `lrpca.solvers.components`."""
+    return norm / torch.clamp(share, min=1e-6) * sum(1.0 / math.sqrt(n) for n in shape)

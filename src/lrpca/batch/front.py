@@ -34,7 +34,7 @@ def decompose_batch(
 
     The problems are independent: each gets what `decompose` would find for it alone. On a CPU that is so to the bit,
     and large ones are solved side by side, one thread each. On a GPU all of them go through the iteration together, and
-    the few that need a second look are solved one at a time on the CPU.
+    the few that a convergence check objects to are solved one at a time on the CPU.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def decompose_batch(
     tol, max_iter : float and int, optional
         As in `decompose`, for every problem.
     random_state : int or numpy Generator, optional
-        One seed for all problems; a Generator is asked for one.
+        One seed for all problems; a Generator draws one.
     mask : array-like or tensor of bool, optional
         True where observed; (b, n1, n2), (n1, n2), or what broadcasts to the stack.
     options : dict, optional
@@ -87,12 +87,16 @@ def decompose_batch(
         _check_batch_options(options),
     )
     observed = _check_mask(mask, stack)
-    if is_tensor(stack):
-        from lrpca.batch.tensors import solve_tensors
-
-        result, complaints = solve_tensors(stack, observed, request)
-    else:
+    if not is_tensor(stack):
         result, complaints = _solve_arrays(stack, observed, request)
+    elif stack.device.type == "cpu":
+        from lrpca.batch.items import solve_sequentially
+
+        result, complaints = solve_sequentially(stack, observed, request)
+    else:
+        from lrpca.batch.batched import solve_batched
+
+        result, complaints = solve_batched(stack, observed, request)
     for category, message in complaints:
         warnings.warn(message, category, stacklevel=2)
     return result
@@ -224,5 +228,7 @@ def _check_mask(mask: Any, stack: Any) -> Any:
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Tell whether an array of this shape is broadcast to the whole one."""
-    ends = zip(reversed(shape), reversed(whole), strict=False)
-    return len(shape) <= len(whole) and all(n in (1, m) for n, m in ends)
+    try:
+        return np.broadcast_shapes(shape, whole) == whole
+    except ValueError:
+        return False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
-from lrpca.batch.algebra import leading_vectors, orthonormal, thin_svd
+from lrpca.batch.algebra import leading_vectors, orthonormal, random_basis, thin_svd
 from lrpca.batch.stack import Stack
 
 # Shorter sides than this have their Gram matrix formed; longer ones are multiplied with.
@@ -18,11 +17,7 @@ _POWERS, _SPARE = 4, 5
 _PIECE = 1 << 27
 
 
-def exact_starts(
-    stack: Stack,
-    rank: int,
-    clip: Any,  # (b,)
-) -> tuple[Any, Any]:
+def exact_starts(stack: Stack, rank: int, clip: Any) -> tuple[Any, Any]:  # (b,)
     """Return L = U Σ^½ and R = V Σ^½ of SVD_r(clip(Y) / p) of every problem, (b, n1, r) and (b, n2, r)."""
     b, (n1, n2) = len(stack.Y), stack.shape
     count = max(1, _PIECE // (n1 * n2))
@@ -35,11 +30,7 @@ def exact_starts(
     return U * scale[:, None, :], V * scale[:, None, :]
 
 
-def _start_of(
-    Y: Any,  # (b, n1, n2) float64
-    clip: Any,  # (b, 1, 1)
-    rank: int,
-) -> tuple[Any, Any, Any]:
+def _start_of(Y: Any, clip: Any, rank: int) -> tuple[Any, Any, Any]:  # (b, n1, n2) float64, (b, 1, 1)
     """Return U (b, n1, r), the singular values (b, r) and V (b, n2, r) of clipped data."""
     Y = torch.clamp(Y, min=-clip, max=clip)
     n1, n2 = Y.shape[1:]
@@ -57,26 +48,9 @@ def _start_of(
     return U, values * unit[:, 0], torch.bmm(V, Vh.transpose(1, 2))
 
 
-def _by_products(
-    short: Any,  # (b, s, n)
-    rank: int,
-) -> Any:
+def _by_products(short: Any, rank: int) -> Any:  # (b, s, n)
     """Return the leading left singular vectors by power steps, (b, s, rank)."""
-    b, s, n = short.shape
-    generator = torch.Generator().manual_seed(0)
-    width = min(rank + _SPARE, s)
-    basis = (
-        torch.randn(n, width, generator=generator, dtype=short.dtype, device="cpu").to(short.device).expand(b, n, width)
-    )
+    basis = random_basis(len(short), short.shape[2], min(rank + _SPARE, short.shape[1]), short)
     for _ in range(_POWERS):
         basis = torch.bmm(short.transpose(1, 2), orthonormal(torch.bmm(short, basis)))
     return thin_svd(torch.bmm(short, orthonormal(basis)))[0][:, :, :rank]
-
-
-def noise_edges(
-    norm: Any,  # (b,)
-    shape: tuple[int, int],
-    share: Any,  # (b,)
-) -> Any:
-    """Return the largest singular value of noise of norm ‖C‖, as a step sees it; see `lrpca.solvers.components`."""
-    return norm / torch.clamp(share, min=1e-6) * sum(1.0 / math.sqrt(n) for n in shape)

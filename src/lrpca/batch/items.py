@@ -1,4 +1,4 @@
-"""One problem of a batch that was solved together, as a decomposition of its own, made when asked for."""
+"""The problems of a batch as decompositions: of tensors that were batched, or solved one at a time as arrays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from lrpca.batch.loop import Records
+from lrpca.batch.result import ARRAYS, BatchDecomposition, gathered
+from lrpca.batch.sequential import Request, decompose_each
+from lrpca.decompose import Complaint
 from lrpca.decomposition.assemble import diagnose, told_settings
 from lrpca.decomposition.result import Decomposition
-from lrpca.decomposition.tensor import TensorDecomposition
+from lrpca.decomposition.tensor import TensorDecomposition, to_tensor
 from lrpca.matrices.accept_tensor import host_array
 from lrpca.matrices.tensor import TensorMatrix
 from lrpca.solvers.base import Record
@@ -54,8 +57,8 @@ class Histories:
 
 
 @dataclass(frozen=True)
-class Ones:
-    """The problems of a batch that was solved together, each made when asked for."""
+class Items:
+    """The problems that were batched, and those that were solved one at a time; each is made when first used."""
 
     facts: Any  # Facts of all problems
     reason: Any  # (b,) str
@@ -63,7 +66,7 @@ class Ones:
     Ys: Any  # (b, n1, n2) tensor
     mask: Any  # (b, n1, n2) or None
     settings: dict[str, Any]
-    alone: dict[int, Decomposition]  # those that were solved one by one, as arrays
+    alone: dict[int, Decomposition]  # those that were solved one at a time, as arrays
 
     def __call__(self, i: int) -> TensorDecomposition:
         """Return the decomposition of problem i."""
@@ -111,7 +114,7 @@ class Ones:
 
 @dataclass(frozen=True)
 class _AsArrays:
-    tensors: Ones
+    tensors: Items
 
     def __call__(self, i: int) -> Decomposition:
         return self.tensors(i).to_numpy()
@@ -119,3 +122,37 @@ class _AsArrays:
 
 def _counts(values: Any) -> Any:
     return host_array(values.cpu()).astype(np.int64)
+
+
+def solve_sequentially(
+    Ys: Any,  # (b, n1, n2)
+    mask: Any,  # (b, n1, n2) bool, or None
+    request: Request,
+) -> tuple[BatchDecomposition, list[Complaint]]:
+    """Return the batch of problems solved by the CPU, one thread each, with tensors on the device of the stack."""
+    solved = decompose_each(range(len(Ys)), lambda i: problem_on_host(Ys, mask, i), request, Ys[0].numel())
+    result, complaints = gathered(solved, Ys, mask)
+    for name in ARRAYS:
+        setattr(result, name, to_tensor(getattr(result, name), Ys.device))
+    result.item = _AsTensors(result.item, Ys.device)
+    return result, complaints
+
+
+@dataclass(frozen=True)
+class _AsTensors:
+    """Problems that were solved as arrays, as tensors on a device."""
+
+    arrays: Callable[[int], Decomposition]
+    device: Any
+
+    def __call__(self, i: int) -> Decomposition:
+        return TensorDecomposition.of(self.arrays(i), self.device)
+
+    def as_arrays(self, *_: Any) -> Callable[[int], Decomposition]:
+        """Return what makes the same of arrays: they were there before the tensors."""
+        return self.arrays
+
+
+def problem_on_host(Ys: Any, mask: Any, i: int) -> tuple[Any, Any]:  # (b, n1, n2); (b, n1, n2) or None
+    """Return problem i and its mask as arrays: of the same memory, if they are on the CPU."""
+    return host_array(Ys[i].cpu()), None if mask is None else host_array(mask[i].cpu())

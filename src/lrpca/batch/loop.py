@@ -1,8 +1,8 @@
 """The default iteration, `lrpca.solvers.adaptive`, for many problems at once.
 
-Every number that one problem has there is a vector here. Problems that have come to rest leave the loop; those that
-need a second look (lost rows, components of one row, structure in the residual, two fits in one, no rest) leave it
-unsolved.
+Every number that one problem has there is a vector here. Problems that have converged leave the loop. Those that a
+check objects to (low-inlier rows, spurious components, structure in the residual, inconsistent scaling), or that do not
+converge, leave it unsolved.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from typing import Any
 
 import torch
 
-from lrpca.batch import algebra
-from lrpca.batch import checks as looks
-from lrpca.batch.components import arranged, first_components, is_present, localised, updated
-from lrpca.batch.initialise import exact_starts, noise_edges
-from lrpca.batch.refit import rescue_lost
-from lrpca.batch.scale import residual_cores
+from lrpca.batch import algebra, checks
+from lrpca.batch.components import arranged, first_components, is_present, localised, noise_edges, updated
+from lrpca.batch.initialise import exact_starts
+from lrpca.batch.refit import refit_low_inlier
+from lrpca.batch.scale import inlier_scales
 from lrpca.batch.stack import Stack, StackPass, Table, run_pass
 from lrpca.batch.stopping import GOING_ON, MAX_ITER, NOISE_FLOOR, RUNAWAY, STALLED, TOL, Changes, verdicts
 from lrpca.core.influence import levels
 from lrpca.kernels.scale import rounding_level
 from lrpca.schedule import Schedule
 from lrpca.solvers import thresholds
-from lrpca.solvers.checks import convergence as second_looks
-from lrpca.solvers.checks import low_inlier_rows as lagging
+from lrpca.solvers.checks import convergence, low_inlier_rows
 
-# Whoever has not come to rest after so many passes is looked at one by one.
+# Problems that have not converged after so many passes are left to the single solver.
 _MOST_PASSES = 120
-# Lost rows can keep a run from ever coming to rest: they are also looked for unasked, after so many passes.
-_RESCUE_EVERY = 25
+# Low-inlier rows can keep a run from converging: they are also refitted after every so many passes.
+_REFIT_EVERY = 25
 # Problems that are done stay in the arrays until they are this part of them.
 _DONE_SHARE = 0.25
 _TINY = 1e-300
@@ -47,17 +45,17 @@ class Problems(Table):
     present: Any  # (b,) int
     rounding: Any  # (b,)
     last: Any  # (b,) ζ of the last pass, inf before the first
-    sharp: Any  # (b,) factor of the thresholds
-    sharp_passes: Any  # (b,)
-    floor: Any  # (b,) σ when they were sharpened
+    factor: Any  # (b,) of the thresholds
+    refined_passes: Any  # (b,) since the cutoff was refined
+    floor: Any  # (b,) σ when the cutoff was refined
     sigma: Any  # (b,) at the iterate entering the last pass
-    behind: Any  # (b,) bool
+    low_inlier: Any  # (b,) bool: some row or column keeps far less than the median
     kept: Any  # (b,) share of observed entries
     by_row: Any  # (b, n1) kept
     by_column: Any  # (b, n2) kept
     change: Any  # (b,)
-    rescues: Any  # (b,) how often rows were fitted anew
-    trials: Any  # (b,) how often components of one row or column were left out
+    refits: Any  # (b,) how often low-inlier rows were refitted
+    trials: Any  # (b,) how often spurious components were left out
     explained_before: Any  # (b,) entries that were kept before the last of these, and the length of that row or column
     length_before: Any  # (b,)
     at_work: Any  # (b,) bool
@@ -69,7 +67,7 @@ class Ends(Table):
 
     L: Any  # (b, n1, r) float64
     R: Any  # (b, n2, r) float64
-    reason: Any  # (b,) int: GOING_ON for those to be solved one by one
+    reason: Any  # (b,) int: GOING_ON for those left to the single solver
     n_iter: Any  # (b,) int
     change: Any  # (b,)
     present: Any  # (b,) int
@@ -82,23 +80,13 @@ Records = list[tuple[Any, Any]]
 
 
 class BatchLoop:
-    """The loop of passes over one slab of problems.
+    """The loop of passes over one slab of problems, by an adaptive schedule with a tail whose ψ is not soft.
 
-    Parameters
-    ----------
-    stack : Stack
-    rank : int
-    schedule : Schedule
-        An adaptive one, with a tail; ψ not soft.
-    tol : float
-    max_iter : int
-    least : float
-        No threshold is below this: the step of integers.
+    No threshold is below `least`, the step of integers.
     """
 
     def __init__(self, stack: Stack, rank: int, schedule: Schedule, *, tol: float, max_iter: int, least: float) -> None:
         self._stack, self._schedule, self._tol, self._max_iter = stack, schedule, tol, max_iter
-        self._eps = torch.finfo(stack.Y.dtype).eps
         self._least = max(least, torch.finfo(stack.Y.dtype).tiny)
         self.records: Records = []
         self._parts = self._begin(rank)
@@ -116,13 +104,13 @@ class BatchLoop:
         )
 
     def run(self) -> Ends:
-        """Pass until every problem has ended or been given up."""
+        """Pass until every problem has ended or is left to the single solver."""
         for k in range(1, min(self._max_iter, _MOST_PASSES if self._tol else self._max_iter) + 1):
             if not self._still_at_work():
                 return self.ends
             self._step(k)
             if self._tol:
-                self._judge(k)
+                self._test(k)
         if self._max_iter <= _MOST_PASSES or not self._tol:
             self._end(self._parts.at_work, torch.full_like(self._parts.index, MAX_ITER), self._max_iter)
         return self.ends
@@ -134,14 +122,13 @@ class BatchLoop:
         L, R = exact_starts(stack, rank, clip)
         residuals, tells = stack.sampled(stack.residual(L, R))
         squares = torch.minimum(residuals.abs().double(), clip[:, None]) ** 2
-        if tells is None:
-            mean = squares.mean(dim=1)
-        else:
+        mean = squares.mean(dim=1)
+        if tells is not None:
             mean = (squares * tells).sum(dim=1) / torch.clamp(tells.sum(dim=1), min=1)
         norm = torch.sqrt(mean * stack.share * math.prod(stack.shape))
         L, R, present = first_components(L, R, noise_edges(norm, stack.shape, stack.share))
         zero, b = torch.zeros_like(typical), len(typical)
-        rounding = rounding_level(_numpy_dtype(stack.Y.dtype), 1.0) * typical
+        rounding = rounding_level(str(stack.Y.dtype).removeprefix("torch."), 1.0) * typical
         return Problems(
             torch.arange(b, device=typical.device),
             L,
@@ -149,16 +136,16 @@ class BatchLoop:
             present,
             rounding,
             last=torch.full_like(typical, math.inf),
-            sharp=torch.ones_like(typical),
-            sharp_passes=zero,
+            factor=torch.ones_like(typical),
+            refined_passes=zero,
             floor=zero,
             sigma=zero,
-            behind=torch.zeros_like(typical, dtype=torch.bool),
+            low_inlier=torch.zeros_like(typical, dtype=torch.bool),
             kept=torch.ones_like(typical),
             by_row=stack.by_row,
             by_column=stack.by_column,
             change=torch.full_like(typical, math.inf),
-            rescues=torch.zeros_like(present),
+            refits=torch.zeros_like(present),
             trials=torch.zeros_like(present),
             explained_before=zero,
             length_before=zero,
@@ -166,7 +153,7 @@ class BatchLoop:
         )
 
     def _still_at_work(self) -> bool:
-        """Tell whether anyone is, and let those go that are done."""
+        """Tell whether any problem is, and remove those that are done."""
         count = int(self._parts.at_work.sum())
         if count <= (1 - _DONE_SHARE) * len(self._parts.index):
             chosen = torch.nonzero(self._parts.at_work)[:, 0]
@@ -188,7 +175,7 @@ class BatchLoop:
         del D
         share = result.kept_by_row.sum(dim=1) / math.prod(stack.shape)
         step, dL, dR = self._directions(result, share, wants, numbers[1])
-        # A problem that has run away is given up: its numbers must not spoil a decomposition of all.
+        # The numbers of a problem that has diverged must not spoil a decomposition of all.
         dL, dR = (torch.nan_to_num(direction, nan=0.0, posinf=0.0, neginf=0.0) for direction in (dL, dR))
         new = algebra.retract(parts.L, parts.R, dL * step[:, None, None], dR * step[:, None, None])
         edge = noise_edges(result.norm_C, stack.shape, share)
@@ -198,7 +185,7 @@ class BatchLoop:
         parts.L, parts.R, parts.present, parts.change = L, R, present, change
         parts.by_row, parts.by_column = result.kept_by_row, result.kept_by_column
         parts.kept = result.kept_by_row.sum(dim=1) / torch.clamp(stack.by_row.sum(dim=1), min=1)
-        parts.behind = looks.lagging(stack, parts.by_row, parts.by_column)
+        parts.low_inlier = checks.any_low_inlier(stack, parts.by_row, parts.by_column)
         self._settled, self._strengths, self._edge = settled, values, edge
         norm = torch.where(stack.norm > 0, result.norm_C / torch.clamp(stack.norm, min=_TINY), 0.0)
         self.records.append((parts.index, torch.stack([parts.last, step, norm, change, parts.kept])))
@@ -207,15 +194,15 @@ class BatchLoop:
         """Set ζ_k; return by what factor it is above what σ calls for, and whether it has settled."""
         parts = self._parts
         residuals, tells = self._stack.sampled(D)
-        parts.sigma = residual_cores(residuals.abs(), tells, parts.rounding, None if k == 1 else parts.sigma).sigma
-        wanted = torch.clamp(parts.sharp * multiplier * parts.sigma, min=self._least)
-        decay = torch.where(parts.behind, max(self._schedule.decay, thresholds.PATIENT_DECAY), self._schedule.decay)
+        parts.sigma = inlier_scales(residuals.abs(), tells, parts.rounding, None if k == 1 else parts.sigma)
+        wanted = torch.clamp(parts.factor * multiplier * parts.sigma, min=self._least)
+        decay = torch.where(parts.low_inlier, max(self._schedule.decay, thresholds.PATIENT_DECAY), self._schedule.decay)
         first = torch.isinf(parts.last)
         held = torch.maximum(decay * parts.last, torch.minimum(wanted, parts.last))
         threshold = torch.where(first, wanted, held)
         settled = ~first & (threshold > thresholds._SETTLED * parts.last)
         parts.last = threshold
-        parts.sharp_passes = parts.sharp_passes + (parts.sharp != 1)
+        parts.refined_passes = parts.refined_passes + (parts.factor != 1)
         return threshold / wanted, settled
 
     def _wants_grams(self) -> Any:
@@ -224,12 +211,14 @@ class BatchLoop:
         n1, n2 = stack.shape
         if self._schedule.update == "own_gram":
             return torch.ones_like(parts.at_work)
-        if lagging._GRAM_COPIES * (n1 + n2) * parts.L.shape[2] ** 2 > max(n1 * n2, lagging._SMALL_GRAMS):
+        if low_inlier_rows._GRAM_COPIES * (n1 + n2) * parts.L.shape[2] ** 2 > max(
+            n1 * n2, low_inlier_rows._SMALL_GRAMS
+        ):
             return torch.zeros_like(parts.at_work)
-        wants = parts.behind | (parts.kept < lagging._FEW_KEPT)
+        wants = parts.low_inlier | (parts.kept < low_inlier_rows._FEW_KEPT)
         for seen, length in ((stack.by_row, n2), (stack.by_column, n1)):
             least = torch.where(seen > 0, seen, length).amin(dim=1) / length
-            wants = wants | (least < lagging._MOSTLY_OBSERVED)
+            wants = wants | (least < low_inlier_rows._MOSTLY_OBSERVED)
         return wants
 
     def _directions(self, result: StackPass, share: Any, wants: Any, factor: float) -> tuple[Any, Any, Any]:
@@ -250,82 +239,65 @@ class BatchLoop:
         """Return the singular values of present components, 0 for the others, (b, r)."""
         return algebra.lengths(L) * algebra.lengths(R) * is_present(present, L.shape[2])
 
-    def _judge(self, k: int) -> None:
-        """Let those problems end that have come to rest, and give those up that need a second look."""
+    def _test(self, k: int) -> None:
+        """End the problems that have converged, and leave those to the single solver that a check objects to."""
         stack, parts = self._stack, self._parts
         self._changes.add(parts.change, parts.sigma)
         verdict = verdicts(
-            self._changes,
-            tol=self._tol,
-            eps=self._eps,
-            kept=parts.kept,
-            observed=stack.share,
-            values=self._strengths,
-            present=parts.present,
-            sigma=parts.sigma,
-            settled=self._settled,
-            lengths=sum(stack.shape),
-            norm=stack.norm,
+            self._changes, stack=stack, parts=parts, values=self._strengths, settled=self._settled, tol=self._tol
         )
-        sharp = parts.sharp_passes > 0
-        polished = (parts.sharp_passes >= thresholds._SHARP_PASSES) & (verdict == GOING_ON)
-        verdict = torch.where(polished, NOISE_FLOOR, verdict)
-        at_rest = parts.at_work & ((verdict == TOL) | (verdict == NOISE_FLOOR))
-        gave_way = at_rest & sharp & (parts.sigma < thresholds._GAVE_WAY * parts.floor)
-        given_up = parts.at_work & ((verdict == RUNAWAY) | (verdict == STALLED)) | gave_way
-        asked = at_rest & ~sharp
-        parts.at_work = parts.at_work & ~given_up
-        self._end(at_rest & sharp & ~gave_way, verdict, k)
-        if k % _RESCUE_EVERY == 0:
-            self._rescue(parts.at_work & (verdict == GOING_ON), verdict)
-        asked &= ~self._rescue(asked, verdict)
+        refined = parts.refined_passes > 0
+        done = (parts.refined_passes >= thresholds._SHARP_PASSES) & (verdict == GOING_ON)
+        verdict = torch.where(done, NOISE_FLOOR, verdict)
+        converged = parts.at_work & ((verdict == TOL) | (verdict == NOISE_FLOOR))
+        collapsed = converged & refined & (parts.sigma < thresholds._GAVE_WAY * parts.floor)
+        unsolved = parts.at_work & ((verdict == RUNAWAY) | (verdict == STALLED)) | collapsed
+        asked = converged & ~refined
+        parts.at_work = parts.at_work & ~unsolved
+        self._end(converged & refined & ~collapsed, verdict, k)
+        if k % _REFIT_EVERY == 0:
+            self._refit(parts.at_work & (verdict == GOING_ON), verdict)
+        asked &= ~self._refit(asked, verdict)
         asked &= ~self._try_without(asked)
         if bool(asked.any()):
-            self._ask(asked, verdict, k)
+            self._check(asked, verdict, k)
 
     def _cutoff(self, parts: Problems) -> Any:
         """Return the residuals beyond which the last pass rejected entries, (b,)."""
         return parts.last * levels(self._schedule.influence, 1.0, self._schedule.cutoff).keep
 
-    def _rescue(
-        self,
-        asked: Any,  # (b,) bool
-        verdict: Any,  # (b,)
-    ) -> Any:
-        """Fit lost rows and columns of some problems anew; return who got better, (b,), and goes on."""
+    def _refit(self, asked: Any, verdict: Any) -> Any:  # (b,) bool; (b,)
+        """Refit low-inlier rows and columns of some problems; return which improved, (b,), and continue."""
         parts, better = self._parts, torch.zeros_like(asked)
-        rows, columns = looks.lost(self._stack, parts.by_row, parts.by_column, verdict == TOL)
-        asked = asked & (rows.any(dim=1) | columns.any(dim=1)) & (parts.rescues < second_looks._RESCUES)
+        rows, columns = checks.low_inlier(self._stack, parts.by_row, parts.by_column, verdict == TOL)
+        asked = asked & (rows.any(dim=1) | columns.any(dim=1)) & (parts.refits < convergence._RESCUES)
         chosen = torch.nonzero(asked)[:, 0]
         if len(chosen) == 0:
             return better
         some = parts.only(chosen)
         there = is_present(some.present, some.L.shape[2])
-        lost = rows[chosen], columns[chosen]
-        L, R, improved = rescue_lost(self._stack.only(chosen), some.L, some.R, there, lost, self._cutoff(some))
+        low = rows[chosen], columns[chosen]
+        L, R, improved = refit_low_inlier(self._stack.only(chosen), some.L, some.R, there, low, self._cutoff(some))
         parts.L[chosen], parts.R[chosen] = L, R
-        parts.rescues[chosen] += 1
+        parts.refits[chosen] += 1
         better[chosen] = improved
         self._changes.forget(better)
         return better
 
-    def _try_without(
-        self,
-        asked: Any,  # (b,) bool
-    ) -> Any:
-        """Leave out components that live in one row or column, to see whether they are needed.
+    def _try_without(self, asked: Any) -> Any:  # (b,) bool
+        """Leave out spurious components, which live in one row or column, to test whether they are needed.
 
-        Return who is not to be asked further, (b,): whoever tries, and whoever is given up since the last trial has
-        cost more than outliers fill of the row or column.
+        Return the problems that need no further check, (b,): those that try, and those that are left to the single
+        solver since the last trial has cost more entries than the outliers of the row or column.
         """
         stack, parts = self._stack, self._parts
         n1, n2 = stack.shape
         in_rows, in_columns = localised(parts.L, parts.R, parts.present)
         dropped, explained = in_rows | in_columns, parts.by_row.sum(dim=1)
-        missed = asked & (explained < parts.explained_before - second_looks._WORTH * parts.length_before)
+        missed = asked & (explained < parts.explained_before - convergence._WORTH * parts.length_before)
         parts.at_work = parts.at_work & ~missed
         count = dropped.sum(dim=1)
-        tries = asked & ~missed & (count > 0) & (count < parts.present) & (parts.trials < second_looks._TRIALS)
+        tries = asked & ~missed & (count > 0) & (count < parts.present) & (parts.trials < convergence._TRIALS)
         if not bool(tries.any()):
             return missed
         absent = ~is_present(parts.present, dropped.shape[1]) | dropped
@@ -335,7 +307,7 @@ class BatchLoop:
         parts.R = torch.where(tries[:, None, None], R, parts.R)
         parts.present = torch.where(tries, present, parts.present)
         strength = (values * dropped).amax(dim=1) / math.sqrt(min(n1, n2))
-        restart = torch.clamp(second_looks._TRIAL_THRESHOLD * strength, min=self._least)
+        restart = torch.clamp(convergence._TRIAL_THRESHOLD * strength, min=self._least)
         parts.last = torch.where(tries, restart, parts.last)
         length = torch.maximum(n2 * in_rows.any(dim=1), n1 * in_columns.any(dim=1)).double()
         parts.length_before = torch.where(tries, length, parts.length_before)
@@ -344,44 +316,35 @@ class BatchLoop:
         self._changes.forget(tries)
         return tries | missed
 
-    def _ask(
-        self,
-        asked: Any,  # (b,) bool
-        verdict: Any,  # (b,)
-        k: int,
-    ) -> None:
-        """Ask the questions of `looks`: who passes them ends, or is polished at the noise floor."""
+    def _check(self, asked: Any, verdict: Any, k: int) -> None:  # (b,) bool; (b,)
+        """Run the convergence checks: problems that pass them end, or refine their cutoff at the noise floor."""
         chosen = torch.nonzero(asked)[:, 0]
         stack, parts, verdict = self._stack.only(chosen), self._parts.only(chosen), verdict[chosen]
         L, R = _without_probes(parts.L, parts.R, parts.present)
         D = stack.residual(L, R)
-        sigma = looks.measured(stack, D, parts.rounding, parts.sigma)
-        doubtful = looks.in_doubt(
+        sigma = checks.measured(stack, D, parts.rounding, parts.sigma)
+        unreliable = checks.unreliable(
             stack, parts.by_row, parts.by_column, D, sigma, parts.change, parts.rounding, self._least
         )
         there = is_present(parts.present, L.shape[2])
-        doubtful |= looks.divided(stack, L, R, there, D, parts.kept, self._cutoff(parts))
-        self._parts.at_work[chosen] &= ~doubtful
+        unreliable |= checks.inconsistent_scaling(stack, L, R, there, D, parts.kept, self._cutoff(parts))
+        self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
-        ends[chosen] = ~doubtful & (verdict == TOL)
+        ends[chosen] = ~unreliable & (verdict == TOL)
         whole = torch.full_like(self._parts.index, TOL)
         self._end(ends, whole, k)
-        polish = ~doubtful & (verdict == NOISE_FLOOR)
-        if bool(polish.any()):
-            again, sharp = chosen[polish], looks.sharpened(stack, D, parts.sigma, parts.present)[polish]
-            self._parts.sharp[again] = sharp
+        refine = ~unreliable & (verdict == NOISE_FLOOR)
+        if bool(refine.any()):
+            again = chosen[refine]
+            factor = checks.refined_cutoff(stack, D, parts.sigma, parts.present)[refine]
+            self._parts.factor[again] = factor
             self._parts.last[again] = math.inf
-            self._parts.floor = self._parts.floor.index_copy(0, again, parts.sigma[polish])
+            self._parts.floor = self._parts.floor.index_copy(0, again, parts.sigma[refine])
             begin = torch.zeros_like(asked)
             begin[again] = True
             self._changes.forget(begin)
 
-    def _end(
-        self,
-        ended: Any,  # (b,) bool
-        reason: Any,  # (b,)
-        k: int,
-    ) -> None:
+    def _end(self, ended: Any, reason: Any, k: int) -> None:  # (b,) bool; (b,)
         """Write down where some problems have ended."""
         chosen = torch.nonzero(ended)[:, 0]
         if len(chosen) == 0:
@@ -396,14 +359,6 @@ class BatchLoop:
         parts.at_work = parts.at_work & ~ended
 
 
-def _without_probes(
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-    present: Any,  # (b,)
-) -> tuple[Any, Any]:
+def _without_probes(L: Any, R: Any, present: Any) -> tuple[Any, Any]:  # (b, n1, r); (b, n2, r); (b,)
     there = is_present(present, L.shape[2])[:, None, :]
     return L * there, R * there
-
-
-def _numpy_dtype(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")

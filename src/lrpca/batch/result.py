@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ ARRAYS = ("L", "R", "n_iter", "noise_level", "outlier_threshold", "outlier_fract
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False, repr=False)
 class BatchDecomposition:
     """Ys[i] = L[i] R[i]ᵀ + S[i] (+ noise) for every problem of a stack.
 
@@ -36,7 +38,7 @@ class BatchDecomposition:
     L, R : array (b, n1, rank), (b, n2, rank)
         U Σ^½ and V Σ^½ of the low-rank parts, as in `Decomposition`.
     low_rank, sparse : array (b, n1, n2)
-        L Rᵀ, and Y - L Rᵀ where it is an outlier; computed when first asked for.
+        L Rᵀ, and Y - L Rᵀ where it is an outlier; computed when first used.
     outliers : array of bool (b, n1, n2)
         Where `sparse` is not zero; lazy.
     converged : array of bool (b,)
@@ -45,39 +47,30 @@ class BatchDecomposition:
     n_iter : array of int (b,)
     noise_level, outlier_threshold, outlier_fraction : array of float (b,)
     rank : int
-    one_by_one : ndarray of int
-        The problems that were solved one at a time: all on a CPU, on a GPU those that needed a second look.
+    sequential : ndarray of int
+        The problems that were solved one at a time: all on a CPU, on a GPU those that a convergence check objected to.
+    Ys, mask : array
+        The stack and its mask, by reference.
+    item : callable
+        Makes the decomposition of problem i.
 
     Notes
     -----
-    ``d[i]`` is the `Decomposition` of problem i, with its history and diagnosis; ``for one in d`` goes through all. The
-    stack itself is kept by reference: ask for the lazy ones before changing it in place.
+    ``d[i]`` is the `Decomposition` of problem i, with its history and diagnosis; ``for one in d`` goes through all. Ask
+    for the lazy attributes before changing the stack in place.
     """
 
-    def __init__(
-        self,
-        L: Any,  # (b, n1, r)
-        R: Any,  # (b, n2, r)
-        *,
-        Ys: Any,  # (b, n1, n2)
-        mask: Any,  # (b, n1, n2) or None
-        reason: Any,  # (b,)
-        n_iter: Any,  # (b,)
-        noise_level: Any,  # (b,)
-        outlier_threshold: Any,  # (b,)
-        outlier_fraction: Any,  # (b,)
-        one_by_one: Any,
-        one: Any,  # makes the decomposition of problem i; of tensors, `one.as_arrays` gives what makes arrays
-    ) -> None:
-        self.L, self.R = L, R
-        self.reason, self.n_iter = reason, n_iter
-        self.noise_level, self.outlier_threshold, self.outlier_fraction = (
-            noise_level,
-            outlier_threshold,
-            outlier_fraction,
-        )
-        self.one_by_one = one_by_one
-        self._Ys, self._mask, self._one = Ys, mask, one
+    L: Any  # (b, n1, r)
+    R: Any  # (b, n2, r)
+    n_iter: Any  # (b,)
+    noise_level: Any  # (b,)
+    outlier_threshold: Any  # (b,)
+    outlier_fraction: Any  # (b,)
+    reason: Any  # (b,)
+    sequential: Any  # (m,) int
+    Ys: Any  # (b, n1, n2)
+    mask: Any  # (b, n1, n2) or None
+    item: Any  # makes the decomposition of problem i; of tensors, `item.as_arrays` returns what makes arrays
 
     @property
     def rank(self) -> int:
@@ -114,14 +107,14 @@ class BatchDecomposition:
         """
         if isinstance(self.L, np.ndarray):
             return self
-        Ys, mask = self._Ys.cpu(), None if self._mask is None else self._mask.cpu()
+        Ys, mask = self.Ys.cpu(), None if self.mask is None else self.mask.cpu()
         return BatchDecomposition(
             **{name: on_host(getattr(self, name)) for name in ARRAYS},
             Ys=on_host(Ys),
             mask=on_host(mask),
             reason=self.reason,
-            one_by_one=self.one_by_one,
-            one=self._one.as_arrays(Ys, mask),
+            sequential=self.sequential,
+            item=self.item.as_arrays(Ys, mask),
         )
 
     def __len__(self) -> int:
@@ -138,7 +131,7 @@ class BatchDecomposition:
             raise IndexError(
                 f"index={place} is not a problem of a batch of {len(self)}; count from 0 to {len(self) - 1}"
             )
-        found: Decomposition = self._in_memory(lambda: self._one(place % len(self)))
+        found: Decomposition = self._in_memory(lambda: self.item(place % len(self)))
         return found
 
     def __iter__(self) -> Iterator[Decomposition]:
@@ -154,7 +147,7 @@ class BatchDecomposition:
 
     def _in_memory(self, work: Callable[[], Result]) -> Result:
         device = None if isinstance(self.L, np.ndarray) else self.L.device
-        return in_memory_of(device, work, tuple(self._Ys.shape), "Ys")
+        return in_memory_of(device, work, tuple(self.Ys.shape), "Ys")
 
     def _sparse(self) -> Any:
         sparse = self._empty(self.L.dtype)
@@ -171,18 +164,18 @@ class BatchDecomposition:
 
     def _empty(self, dtype: Any) -> Any:
         if isinstance(self.L, np.ndarray):
-            return np.empty(self._Ys.shape, dtype)
-        return self.L.new_empty(self._Ys.shape, dtype=dtype)
+            return np.empty(self.Ys.shape, dtype)
+        return self.L.new_empty(self.Ys.shape, dtype=dtype)
 
     def _residuals(self) -> Iterator[tuple[slice, Any, Any]]:
         """Yield (problems, Y - L Rᵀ, where it is an outlier) slab by slab; missing entries are never outliers."""
-        for part in _slabs(self._Ys.shape):
-            data = self._Ys[part]
+        for part in _slabs(self.Ys.shape):
+            data = self.Ys[part]
             data = data.astype(self.L.dtype) if isinstance(data, np.ndarray) else data.to(self.L.dtype)
             residual = data - _products(self.L[part], self.R[part])
             outlying = abs(residual) > self.outlier_threshold[part][:, None, None]
-            if self._mask is not None:
-                outlying &= self._mask[part]
+            if self.mask is not None:
+                outlying &= self.mask[part]
             yield part, residual, outlying
 
 
@@ -191,20 +184,15 @@ def gathered(
     Ys: Any,  # (b, n1, n2)
     mask: Any,  # (b, n1, n2) or None
 ) -> tuple[BatchDecomposition, list[Complaint]]:
-    """Return the batch of problems that were solved one by one, as NumPy arrays, and what to warn of."""
-    all_of = [one for one, _ in solved]
+    """Return the batch of problems that were solved one at a time, as NumPy arrays, and what to warn of."""
+    items = [item for item, _ in solved]
     result = BatchDecomposition(
-        np.stack([one.L for one in all_of]),
-        np.stack([one.R for one in all_of]),
+        **{name: np.stack([getattr(item, name) for item in items]) for name in ARRAYS},
+        reason=np.array([item.reason for item in items]),
+        sequential=np.arange(len(items)),
         Ys=Ys,
         mask=mask,
-        reason=np.array([one.reason for one in all_of]),
-        n_iter=np.array([one.n_iter for one in all_of]),
-        noise_level=np.array([one.noise_level for one in all_of]),
-        outlier_threshold=np.array([one.outlier_threshold for one in all_of]),
-        outlier_fraction=np.array([one.outlier_fraction for one in all_of]),
-        one_by_one=np.arange(len(all_of)),
-        one=all_of.__getitem__,
+        item=items.__getitem__,
     )
     return result, summarised({i: complaints for i, (_, complaints) in enumerate(solved)}, len(solved))
 
@@ -218,26 +206,17 @@ def summarised(complaints: dict[int, list[Complaint]], count: int) -> list[Compl
         if indices:
             first = "; ".join(texts[indices[0]])
             found.append(
-                (category, f"{len(indices)} of {count} problems {what}: {named(indices)}; Ys[{indices[0]}]: {first}")
+                (category, f"{len(indices)} of {count} problems {what}: {_named(indices)}; Ys[{indices[0]}]: {first}")
             )
     return found
 
 
-def named(indices: Any) -> str:
-    """Return the first few indices in words.
-
-    Examples
-    --------
-    >>> named([3, 1, 4, 1, 5, 9])
-    '3, 1, 4, 1, 5, ...'
-    """
+def _named(indices: Any) -> str:
+    """Return the first few indices in words, e.g. '3, 1, 4, 1, 5, ...'."""
     return ", ".join(str(int(i)) for i in indices[:_NAMED]) + (", ..." if len(indices) > _NAMED else "")
 
 
-def _products(
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-) -> Any:
+def _products(L: Any, R: Any) -> Any:  # (b, n1, r); (b, n2, r)
     """Return every L Rᵀ in full precision, whatever torch is allowed to round."""
     if isinstance(L, np.ndarray) or not rounds_products(L.device):
         return L @ R.swapaxes(1, 2)
@@ -257,10 +236,7 @@ def _slabs(shape: Any) -> Iterator[slice]:
     return (slice(first, min(b, first + count)) for first in range(0, b, count))
 
 
-def _like(
-    example: Any,
-    values: Any,  # NumPy
-) -> Any:
+def _like(example: Any, values: Any) -> Any:  # NumPy
     """Return values in the container, and on the device, of an example."""
     if isinstance(example, np.ndarray):
         return values

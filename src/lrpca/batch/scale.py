@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,28 +17,21 @@ _BINS = 256
 _PARTS = 256
 _ABOVE = 1 << 32
 _SMALLEST = 1e-100
-# Steps between two looks at who is done: a look waits for the device.
+# Steps between two tests of what has converged: a test waits for the device.
 _UNSEEN = 5
-# In units of the last σ: where a peak is looked for first.
+# In units of the last σ: where a peak is searched first.
 _NEAR = 16.0
 # Entries that are put into bins at a time.
 _PIECE = 1 << 26
 
 
-class Cores(NamedTuple):
-    """The peaks of clean residuals: their standard deviations, and shares of the entries."""
-
-    sigma: Any  # (b,)
-    share: Any  # (b,)
-
-
-def residual_cores(
+def inlier_scales(
     sizes: Any,  # (b, m) |D| at sampled entries
     counted: Any,  # (b, m) bool: which of them count; None for all
     rounding: Any,  # (b,)
     last: Any = None,  # (b,) σ of the pass before, 0 where not known
-) -> Cores:
-    """Return the Gaussian peak of residuals at zero of every problem, on a background that is flat nearby."""
+) -> Any:
+    """Return σ of the Gaussian peak of residuals at zero of every problem, on a flat background, (b,)."""
     most = torch.where(rounding > 0, single.most_counted(rounding), math.inf)
     sizes = torch.clamp(sizes, *(level[:, None].to(sizes.dtype) for level in (rounding, most)))
     top = (sizes if counted is None else torch.where(counted, sizes, 0.0)).amax(dim=1)
@@ -47,13 +40,10 @@ def residual_cores(
     histogram = _Histogram(sizes, counted, unit, entries)
     sigma, members = _fit_all(histogram, None if last is None else last / unit)
     least = single._LEAST_SHARE * entries
-    # Where no peak stands out, all residuals are the core.
+    # Where no peak is found, all residuals are inliers.
     spread = histogram.spread()
     found = (members > 0) & (members >= least)
-    sigma = torch.where(found, sigma, spread) * unit
-    share = torch.where(found, members / torch.clamp(entries, min=1), 1.0)
-    flat = top <= rounding
-    return Cores(torch.where(flat, rounding, sigma), torch.where(flat, 1.0, share))
+    return torch.where(top <= rounding, rounding, torch.where(found, sigma, spread) * unit)
 
 
 class _Histogram:
@@ -99,7 +89,7 @@ def _fit_all(histogram: _Histogram, last: Any) -> tuple[Any, Any]:
     sigma, members = torch.zeros_like(histogram.top), torch.zeros_like(histogram.top)
     cold = torch.arange(len(sigma), device=sigma.device)
     if last is not None:
-        # Residuals shrink from pass to pass: the peak is looked for where it was, and everywhere if it is not there.
+        # Residuals shrink from pass to pass: the peak is searched where it was, and everywhere if it is not there.
         guess = torch.clamp(last[:, None], min=_SMALLEST)
         _narrow_down(histogram, cold, torch.minimum(histogram.top, _NEAR * last), guess, sigma, members)
         cold = torch.nonzero(members == 0)[:, 0]
@@ -162,7 +152,7 @@ def _fit(
         level = odds + height - torch.log(sigma)
         peak = torch.sigmoid_(torch.addcmul(level[:, :, None], spread, (-0.5 / sigma**2)[:, :, None]))
         sums = torch.bmm(peak, moments)  # (b, g, 2)
-        # Whoever has come to rest stays there, so that nobody's result depends on his neighbours.
+        # Fits that have converged stay as they are, so no result depends on the other problems.
         members = torch.where(moving, sums[:, :, 0], members)
         fresh = torch.sqrt(sums[:, :, 1] / torch.clamp(members, min=single.TINY)).clamp_(min=_SMALLEST)
         moved = (fresh - sigma).abs() > single._EM_TOLERANCE * sigma

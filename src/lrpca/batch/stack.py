@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from lrpca.core.devices import rounds_products
 
 # Entries of each problem from which thresholds are read in passes, and at the end.
 _SAMPLE, _LAST_SAMPLE = 8192, 32768
-# Fewer than these of each problem are looked at for a value that many share.
+# Fewer entries than these of each problem are searched for a value that many share.
 _LOOKED_AT = 1024
 # A value that this share of the entries has is no measurement, unless it is that of most of them.
 _COMMON, _MAJORITY = 0.1, 0.5
@@ -30,13 +30,11 @@ class Table:
 
     def only(self: Rows, chosen: Any) -> Rows:
         """Return the same of some problems, by index or by a boolean tensor."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return replace(self, **{name: value[chosen] for name, value in values.items() if torch.is_tensor(value)})
+        return replace(self, **{name: value[chosen] for name, value in vars(self).items() if torch.is_tensor(value)})
 
     def on_cpu(self: Rows) -> Rows:
         """Return the same on the CPU."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return replace(self, **{name: value.cpu() for name, value in values.items() if torch.is_tensor(value)})
+        return replace(self, **{name: value.cpu() for name, value in vars(self).items() if torch.is_tensor(value)})
 
 
 @dataclass
@@ -66,11 +64,7 @@ class Stack(Table):
         low, high = (1e-12, 1e12) if self.Y.dtype == torch.float32 else (1e-130, 1e130)
         return (self.typical > low) & (self.typical < high) & torch.isfinite(self.norm)
 
-    def residual(
-        self,
-        L: Any,  # (b, n1, r)
-        R: Any,  # (b, n2, r)
-    ) -> Any:
+    def residual(self, L: Any, R: Any) -> Any:  # (b, n1, r); (b, n2, r)
         """Return Y - L Rᵀ, zero where Y is missing."""
         L, R = L.to(self.Y.dtype), R.to(self.Y.dtype)
         # Where torch may round products (TF32), the residual must not be one.
@@ -98,11 +92,7 @@ class Stack(Table):
         return D.flatten(1)[:, ::step], tells
 
 
-def load(
-    stack: Any,  # (b, n1, n2)
-    mask: Any,  # (b, n1, n2) bool, or None
-    dtype: Any,
-) -> Stack:
+def load(stack: Any, mask: Any, dtype: Any) -> Stack:  # (b, n1, n2); (b, n1, n2) bool, or None
     """Return problems as floats with zeros where they are missing; infinite entries are left as they are."""
     Y = stack.to(dtype).contiguous()
     observed = None
@@ -134,10 +124,7 @@ def _stride(shape: tuple[int, int], size: int) -> int:
     return step
 
 
-def _common_values(
-    values: Any,  # (b, m)
-    observed: Any,  # (b, m) bool, or None
-) -> Any:
+def _common_values(values: Any, observed: Any) -> Any:  # (b, m); (b, m) bool, or None
     """Return the value of each problem that many entries share, NaN where there is none: a black border, zeros."""
     step = max(1, values.shape[1] // _LOOKED_AT)
     some = values[:, ::step]
@@ -203,9 +190,7 @@ def run_pass(
     return result
 
 
-def medians(
-    values: Any,  # (b, m), NaN where there is none
-) -> Any:
+def medians(values: Any) -> Any:  # (b, m), NaN where there is none
     """Return the median of every row, the lower one of two, (b, 1)."""
     if not torch.are_deterministic_algorithms_enabled():
         return torch.nanmedian(values, dim=1, keepdim=True).values
@@ -214,10 +199,7 @@ def medians(
     return values.sort(dim=1).values.gather(1, torch.clamp(count - 1, min=0) // 2)
 
 
-def _products(
-    M: Any,  # (b, n, m)
-    N: Any,  # (b, m, k)
-) -> Any:
+def _products(M: Any, N: Any) -> Any:  # (b, n, m); (b, m, k)
     """Return every M N as float64, in full precision, whatever torch is allowed to round."""
     if not rounds_products(M.device):
         return torch.bmm(M, N).double()
@@ -226,18 +208,13 @@ def _products(
     return torch.cat([torch.bmm(one.double(), other.double()) for one, other in parts])
 
 
-def _pairs(
-    M: Any,  # (b, n, r)
-) -> Any:
+def _pairs(M: Any) -> Any:  # (b, n, r)
     """Return the products of two columns, (b, n, r (r + 1) / 2)."""
     k, h = torch.triu_indices(M.shape[2], M.shape[2], device=M.device)
     return M[:, :, k] * M[:, :, h]
 
 
-def _unpacked(
-    packed: Any,  # (b, n, r (r + 1) / 2 + 1)
-    rank: int,
-) -> Any:
+def _unpacked(packed: Any, rank: int) -> Any:  # (b, n, r (r + 1) / 2 + 1)
     k, h = torch.triu_indices(rank, rank, device=packed.device)
     full = packed.new_empty(*packed.shape[:2], rank, rank)
     full[:, :, k, h] = packed[:, :, :-1]

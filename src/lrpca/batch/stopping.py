@@ -1,4 +1,4 @@
-"""When each problem may stop, and under which name: `lrpca.solvers.stopping`, batched."""
+"""The stationarity test of each problem: `lrpca.solvers.stopping`, batched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lrpca.batch.stack import Table
+from lrpca.batch.stack import Stack, Table
 from lrpca.solvers import stopping as single
 
 # Verdicts, as numbers on the device.
@@ -26,10 +26,7 @@ class Changes(Table):
     before: Any  # (b,) how many there were before those
 
     @classmethod
-    def none(
-        cls,
-        example: Any,  # (b,)
-    ) -> Changes:
+    def none(cls, example: Any) -> Changes:  # (b,)
         """Return the changes of problems that have not begun."""
         blank = torch.full((len(example), single._PATIENCE), math.nan, dtype=torch.float64, device=example.device)
         return cls(blank, blank.clone(), torch.full_like(example, math.inf), torch.zeros_like(example))
@@ -43,10 +40,7 @@ class Changes(Table):
         self.last = torch.cat([self.last[:, 1:], change[:, None]], dim=1)
         self.sigmas = torch.cat([self.sigmas[:, 1:], sigma[:, None]], dim=1)
 
-    def forget(
-        self,
-        which: Any,  # (b,) bool
-    ) -> None:
+    def forget(self, which: Any) -> None:  # (b,) bool
         """Begin anew for some problems."""
         self.last = torch.where(which[:, None], math.nan, self.last)
         self.sigmas = torch.where(which[:, None], math.nan, self.sigmas)
@@ -69,28 +63,24 @@ class Changes(Table):
 def verdicts(
     changes: Changes,
     *,
-    tol: float,
-    eps: float,
-    kept: Any,  # (b,)
-    observed: Any,  # (b,)
+    stack: Stack,
+    parts: Any,  # `lrpca.batch.loop.Problems`
     values: Any,  # (b, r) of present components, 0 for the others
-    present: Any,  # (b,)
-    sigma: Any,  # (b,)
     settled: Any,  # (b,) bool
-    lengths: int,
-    norm: Any,  # (b,)
+    tol: float,
 ) -> Any:
-    """Return the verdict on each problem, (b,); `lengths` is n1 + n2."""
+    """Return the verdict on each problem, (b,)."""
+    eps, kept, present = torch.finfo(stack.Y.dtype).eps, parts.kept, parts.present
     change = changes.last[:, -1]
     size = torch.linalg.vector_norm(values, dim=1)
     weakest = values.gather(1, (present - 1)[:, None])[:, 0]
     weak = torch.clamp(single._WEAK * weakest / torch.clamp(size, min=single._TINY), single._LOWERED, 1.0)
     limit = torch.clamp(torch.where(size > 0, tol * weak, tol), min=min(tol, single._ROUNDINGS * eps))
-    share = torch.clamp(kept, min=1e-6) * observed
-    floor = sigma * torch.sqrt(present * lengths / share) / torch.clamp(size, min=single._TINY)
-    at_rest = (change <= single._JITTER * eps) | (settled & (change <= single._FLICKER * floor))
-    verdict = torch.where(changes.stalled(), torch.where(at_rest, NOISE_FLOOR, STALLED), GOING_ON)
+    share = torch.clamp(kept, min=1e-6) * stack.share
+    floor = parts.sigma * torch.sqrt(present * sum(stack.shape) / share) / torch.clamp(size, min=single._TINY)
+    converged = (change <= single._JITTER * eps) | (settled & (change <= single._FLICKER * floor))
+    verdict = torch.where(changes.stalled(), torch.where(converged, NOISE_FLOOR, STALLED), GOING_ON)
     verdict = torch.where(settled & (changes.to_go() <= single._NOISE_SHARE * floor), NOISE_FLOOR, verdict)
     verdict = torch.where(change <= limit, TOL, verdict)
-    lost = (kept < single._HARDLY_ANY) | ((size == 0) & (norm > 0)) | ~torch.isfinite(change)
-    return torch.where(lost, RUNAWAY, verdict)
+    diverged = (kept < single._HARDLY_ANY) | ((size == 0) & (stack.norm > 0)) | ~torch.isfinite(change)
+    return torch.where(diverged, RUNAWAY, verdict)

@@ -266,23 +266,22 @@ def _run(
 
 def _check_settings(settings: dict[str, Any], material: _Material, floor: float | None) -> "PaperProblems":
     """Raise ValueError for wrong settings; return the problems to generate if there are no data."""
-    from lrpca.learn.request import resolve
+    from lrpca.learn.request import Request, resolve
 
-    given = dict(settings)
-    request = resolve(seed=given.pop("random_state"), **given)
-    recurrent = request.form.kind == "absolute" and request.model != "fnn"
-    if floor is not None and not (0 < floor < math.inf and recurrent):
+    request = resolve(Request(**settings))
+    absolute = request.schedule.kind == "absolute"
+    if floor is not None and not (0 < floor < math.inf and absolute and request.model != "fnn"):
         raise ValueError(
             f"--floor={floor} is not allowed here; give a positive number, with --form paper and --model rnn or frmnn"
         )
-    if material.mixture and request.form.kind == "absolute":
+    if material.mixture and absolute:
         raise ValueError("--mixture has no single scale, which --form paper needs; use --form adaptive")
     return request.problems
 
 
 def _read(material: _Material, problems: "PaperProblems", seed: int, quiet: bool) -> "Source":
     """Return the data to train on; files are read, and labelled if need be."""
-    from lrpca.learn.problems import as_source
+    from lrpca.learn.data import as_source
 
     with live_rows(quiet or not material.files, "", "reading") as show:
         show.stage("reading the data" + (f", and labelling them by {material.labels}" if material.labels else ""))

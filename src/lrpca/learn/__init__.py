@@ -21,7 +21,6 @@ _HOMES = {
 
 __all__ = ["DivergedError", "Progress", "UnrolledNetwork", "train"]
 
-
 # Submodules that are used by name, as in ``lrpca.learn.problems.Mixture()``.
 _MODULES = ("paper", "problems", "report", "tensors", "trainer")
 

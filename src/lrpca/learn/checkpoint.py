@@ -1,4 +1,4 @@
-"""Where training stands, on disk: JSON, replaced as a whole, so that the last good one always loads."""
+"""The state of a training on disk: JSON, replaced as a whole, so that the last good one always loads."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from lrpca.files.atomic import replacing
 
-_FORMAT, _VERSION = "lrpca-checkpoint", 1
-# What may change when training goes on: numbers are kept on the CPU, whatever has made them.
+_FORMAT, _VERSION = "lrpca-checkpoint", 2
+# What may change when training is resumed: numbers are kept on the CPU, whatever has made them.
 _MAY_DIFFER = {"device"}
 
 
 class Checkpoint:
-    """A file that training writes at intervals and can be taken up from.
+    """A file that training writes at intervals and can be resumed from.
 
     Parameters
     ----------
     path : str or path-like
     settings : dict
-        What makes this training this one. A file of another one is refused; the device may be another one.
+        What decides the result. A file with other settings raises ValueError; the device may differ.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
@@ -30,13 +30,7 @@ class Checkpoint:
         self._settings = json.loads(json.dumps(settings))
 
     def save(self, content: dict[str, Any]) -> None:
-        """Replace the file; whatever happens, either the old or the new one is there, whole.
-
-        Parameters
-        ----------
-        content : dict
-            What JSON can hold, with finite numbers only.
-        """
+        """Replace the file by what JSON can hold; whatever happens, either the old or the new one is there, whole."""
         whole = {"format": _FORMAT, "version": _VERSION, "settings": self._settings, **content}
         text = json.dumps(whole, allow_nan=False)
         try:
@@ -50,7 +44,7 @@ class Checkpoint:
             ) from error
 
     def load(self) -> dict[str, Any]:
-        """Return what was saved last, or raise if the file is of another training."""
+        """Return what was saved last; raise if the file belongs to another training."""
         name = str(self.path)
         if not self.path.is_file():
             raise FileNotFoundError(f"checkpoint={name!r} is not a file; leave resume out to begin anew")
@@ -61,10 +55,7 @@ class Checkpoint:
         if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("version") != _VERSION:
             raise ValueError(f"checkpoint={name!r} is not an lrpca checkpoint of version {_VERSION}; choose another")
         settings = content.get("settings")
-        self._compare(name, settings if isinstance(settings, dict) else {})
-        return content
-
-    def _compare(self, name: str, theirs: dict[str, Any]) -> None:
+        theirs = settings if isinstance(settings, dict) else {}
         for key in sorted((self._settings.keys() | theirs.keys()) - _MAY_DIFFER):
             mine, other = self._settings.get(key), theirs.get(key)
             if mine != other:
@@ -72,10 +63,11 @@ class Checkpoint:
                     f"checkpoint={name!r} is of another training ({key}: {_short(other)} there, {_short(mine)} here); "
                     "repeat the arguments it was begun with, or choose another file"
                 )
+        return content
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a checkpoint, of whatever training."""
+    """Tell whether a file is a checkpoint, of any training."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

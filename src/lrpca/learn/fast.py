@@ -1,11 +1,10 @@
-"""The fast way to train: all layers at once, by the logarithm of the error.
+"""The fast algorithm of training: all layers at once, by the logarithm of the error.
 
-Four choices make it hundreds of times faster than the paper's way: the logarithm of the error of *every* layer is the
-loss, so that late layers, whose errors are 10⁻⁶, learn as fast as the first; logarithms of thresholds and steps are
-trained, so that one learning rate fits all; they start near their places, at multiples of the width of the clean
-residuals as the iteration meets them; Adam with a falling rate. Adaptive schedules do not depend on size, so the
-problems for theirs may be small. Every step draws a fresh problem: on a small fixed set the numbers would fit the few
-hard rows found there, and hard rows of new problems would be left behind.
+Four choices make it hundreds of times faster than the paper's algorithm. The loss is the logarithm of the error of
+*every* layer, so late layers, whose errors are 10⁻⁶, learn as fast as the first. Logarithms of thresholds and steps are
+trained, so one learning rate fits all. Thresholds start at multiples of the inlier scale of each iterate. Adam has a
+falling rate. Every step draws a fresh problem: on a small fixed set the numbers would fit the few hard rows found
+there, and fail on the hard rows of new problems.
 """
 
 from __future__ import annotations
@@ -21,49 +20,39 @@ import torch
 from lrpca.learn.network import UnrolledNetwork, check_finite
 from lrpca.learn.problems import Source
 from lrpca.learn.tensors import Data, prepare
-from lrpca.learn.trainer import Course, pack_parameters, unpack_parameters
+from lrpca.learn.trainer import Trainer
 from lrpca.schedule import Schedule
 
 # Errors below this are rounding: nothing is to be gained there.
 _ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6}
-# Where thresholds begin, in units of the width of the clean residuals, and the least they fall per layer to begin with.
+# Where thresholds begin, in units of the inlier scale, and the least ratio of two of them.
 _INITIAL_MULTIPLE, _INITIAL_DECAY = 3.0, 0.2
 _INITIAL_CLIP = 6.0
 _INITIAL_TAIL = (1.0, 0.6)
 # A recurrence from layer 0 on meets unclipped outliers first, on which long steps overshoot.
 _INITIAL_RECURRENT_STEP = 0.6
 _LARGEST_GRADIENT = 10.0
-# Later layers can make up for a poor first one, so the mean alone would neglect it; who stops early would notice.
+# Later layers can make up for a poor first one, so the mean alone would neglect it. A run that stops early needs it.
 _FIRST_WEIGHT = 3.0
 # For this part of the steps only the layers with numbers of their own count.
 _FREE_ONLY = 0.6
-# Factors by which φ is raised, and how many problems judge them. Of those whose error in the end is within a factor e
-# of the best, the smallest φ is taken.
+# Factors by which φ is raised, and how many problems validate them. Of those whose error in the end is within a factor
+# e of the best, the smallest φ is taken.
 _SLOWER = (1.0, 1.1, 1.2, 1.35, 1.5)
 _SLOWEST = 0.95
-_ENDS_JUDGED = 4
+_VALIDATED = 4
 _AS_GOOD = 1.0
-# New problems hold harder rows than the few that were judged, so log φ is multiplied by this.
+# New problems hold harder rows than the few that validate, so log φ is multiplied by this.
 _MARGIN = 0.6
 # The learning rate falls to this part of the first.
 _LAST_RATE = 0.02
 
 
-class FastCourse(Course):
-    """Adam on the mean logarithm of the errors of all layers.
+class FastTrainer(Trainer):
+    """Adam on the mean logarithm of the errors of all layers up to `depth`.
 
-    Parameters
-    ----------
-    network : UnrolledNetwork
-    draw : callable
-        Step number ↦ the problem to take it on.
-    depth : int
-        Layers whose errors count.
-    steps : int
-    learning_rate : float
-        The first one, for logarithms of thresholds; steps have half of it.
-    frozen : tuple of int
-        Layers whose numbers stay.
+    `draw` returns the problem of a step. The learning rate is the first one, for logarithms of thresholds; steps have
+    half of it. Numbers of `frozen` layers stay.
     """
 
     def __init__(
@@ -76,14 +65,16 @@ class FastCourse(Course):
         learning_rate: float,
         frozen: tuple[int, ...] = (),
     ) -> None:
-        super().__init__()
-        self.network, self.depth, self.total = network, depth, steps
+        super().__init__(network, steps, depth)
         self._draw, self._rate = draw, learning_rate
         self._trained = torch.ones_like(network.thresholds)
         self._trained[[layer for layer in frozen if layer < len(self._trained)]] = 0.0
         slow = [network.steps, *([network.tail] if network.tail.requires_grad else [])]
         groups = [{"params": [network.thresholds]}, {"params": slow}]
         self._optimiser = torch.optim.Adam(groups, betas=(0.9, 0.95), foreach=False)
+        # Recurrences of absolute schedules without a floor.
+        if network.tail.requires_grad and network.form.kind == "absolute" and network.form.floor is None:
+            self.finishing = "slowing the recurrence"
 
     def step(self) -> float:
         """Take one step on the next problem."""
@@ -136,18 +127,10 @@ class FastCourse(Course):
         for group, share in zip(self._optimiser.param_groups, (1.0, 0.5), strict=True):
             group["lr"] = share * part * self._rate
 
-    @property
-    def finishing(self) -> str | None:
-        """What `finish` does: something for recurrences of absolute schedules without a floor."""
-        network = self.network
-        if not network.tail.requires_grad or network.form.kind == "adaptive" or network.form.floor is not None:
-            return None
-        return "slowing the recurrence"
+    def finish(self, held_out: Sequence[Data]) -> None:
+        """Slow the recurrence of an absolute schedule down until it converges on held-out problems, too.
 
-    def finish(self, judges: Sequence[Data]) -> None:
-        """Slow the recurrence of an absolute schedule down until it arrives on held-out problems, too.
-
-        A φ that is slightly too small leaves rows behind for ever, one that is slightly too large only costs time.
+        A φ that is slightly too small rejects some rows for ever, one that is slightly too large only costs time.
         """
         network = self.network
         if self.finishing is None:
@@ -158,7 +141,7 @@ class FastCourse(Course):
             phi = min(float(torch.exp(trained[1])) * factor, _SLOWEST)
             with torch.no_grad():
                 network.tail[1] = math.log(phi)
-                ends[phi] = max(self._end(data, phi) for data in judges[:_ENDS_JUDGED])
+                ends[phi] = max(self._end(data, phi) for data in held_out[:_VALIDATED])
         best = min(ends.values())
         chosen = next(phi for phi, end in sorted(ends.items()) if end <= best + _AS_GOOD)
         with torch.no_grad():
@@ -175,21 +158,16 @@ class FastCourse(Course):
         return max(float(data.log_loss(last.L, last.R)), math.log(_ROUNDING[data.dtype]))
 
     def state(self) -> dict[str, Any]:
-        """Return parameters, moments and position; problems depend on seed and position alone."""
+        """Return position, parameters and moments; problems depend on seed and position alone."""
         moments = {
             str(index): {name: value.tolist() for name, value in entry.items()}
             for index, entry in self._optimiser.state_dict()["state"].items()
         }
-        return {
-            "position": self.position,
-            "parameters": pack_parameters(self.network),
-            "optimiser": {"state": moments},
-        }
+        return super().state() | {"optimiser": {"state": moments}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to such a state."""
-        self.position = int(state["position"])
-        unpack_parameters(self.network, state["parameters"])
+        super().restore(state)
         parameters = [parameter for group in self._optimiser.param_groups for parameter in group["params"]]
         moments = {}
         for index, entry in state["optimiser"]["state"].items():
@@ -201,19 +179,19 @@ class FastCourse(Course):
         self._optimiser.load_state_dict(self._optimiser.state_dict() | {"state": moments})
 
 
-def drawn_from(source: Source, seed: int, *, dtype: Any, device: Any) -> Callable[[int], Data]:
-    """Return a function that draws the problem of a step, the same one whenever it is asked for."""
+def drawn_from(source: Source, seed: int, *, device: Any) -> Callable[[int], Data]:
+    """Return a function that draws the problem of a step, the same one in every call."""
 
     def draw(position: int) -> Data:
-        return prepare(source.draw(np.random.default_rng([seed, 0, position])), dtype=dtype, device=device)
+        return prepare(source.draw(np.random.default_rng([seed, 0, position])), device=device)
 
     return draw
 
 
 def first_guess(form: Schedule, data: Data, layers: int, *, model: str) -> Schedule:
-    """Return numbers to start an absolute schedule from, read off one problem as the iteration meets it.
+    """Return numbers to start an absolute schedule from, measured on one problem.
 
-    Thresholds are three widths of the peak of clean residuals before the layer, and steps are 1.
+    Thresholds are three times the inlier scale before the layer, and steps are 1.
     """
     if model == "rnn":
         beta, phi = _INITIAL_TAIL
@@ -227,7 +205,7 @@ def first_guess(form: Schedule, data: Data, layers: int, *, model: str) -> Sched
         L, R = data.start(torch.tensor(clip, dtype=torch.float64))
         check_finite(L, R, 0)
         for k in range(1, layers + 1):
-            width = _INITIAL_MULTIPLE * float(data.width(L, R))
+            width = _INITIAL_MULTIPLE * float(data.inlier_scale(L, R))
             thresholds.append(width if k == 1 else max(_INITIAL_DECAY * thresholds[-1], min(width, thresholds[-1])))
             steps.append(1.0)
             # One layer of the very network, from where the last one ended.

@@ -1,4 +1,4 @@
-"""The paper's way to train [1]_: layer after layer, by plain gradient descent on fresh problems.
+"""The paper's algorithm of training [1]_: layer after layer, by plain gradient descent on fresh problems.
 
 Stage k trains layer k alone, then layers 0 to k together, on the error after layer k. Where a recurrence follows the
 layers (FRMNN; RNN is the case K = 0), its two numbers are searched on a grid at the end, on 20 problems. What the paper
@@ -9,8 +9,8 @@ paper is followed:
   that a fixed rate would leave them as they are;
 - ``ζ_k = 0.1 ζ_{k-1}`` is set once, when stage k begins. The script sets it again before every step that trains layer k
   alone, and so throws away what it has learned of it;
-- a step that would make a threshold or a step negative is not taken. The script looks every tenth step of a layer
-  alone, never later, and goes back to zeros if nothing was put away yet;
+- a step that would make a threshold or a step negative is not taken. The script checks every tenth step of a layer
+  alone, never later, and goes back to zeros if nothing was saved yet;
 - problems may have any shape and scale. First thresholds and rates are those of the script for n = 1000, r = 5 and
   the paper's problems; on others they are scaled so that one step changes numbers by the same part.
 
@@ -31,7 +31,7 @@ import torch
 from lrpca.learn.network import UnrolledNetwork
 from lrpca.learn.problems import PaperProblems, Source, TrainingProblem
 from lrpca.learn.tensors import Data, prepare
-from lrpca.learn.trainer import Course, pack_parameters, unpack_parameters
+from lrpca.learn.trainer import Trainer
 from lrpca.schedule import Schedule
 
 # Rate of the steps η. Thresholds have that of their layer, 1 / 5000 of the threshold before.
@@ -55,36 +55,16 @@ _TYPICAL = 1.5
 
 
 class Stage(NamedTuple):
-    """Some steps of the same kind.
+    """Some steps of the same kind."""
 
-    Attributes
-    ----------
-    name : str
-        "layer 3 alone", "layers 0 to 3" or "search of the recurrence".
-    last : int
-        The last layer that is run; a step costs about as much as this is deep.
-    first : int or None
-        The first layer that is trained; None in the search.
-    steps : int
-        How many.
-    """
-
-    name: str
-    last: int
-    first: int | None
+    name: str  # "layer 3 alone", "layers 0 to 3" or "search of the recurrence"
+    last: int  # the last layer that is run
+    first: int | None  # the first layer that is trained; None in the search
     steps: int
 
 
 def full_stages(model: str, layers: int, depth: int) -> list[Stage]:
-    """Return the stages of a training as the paper has them.
-
-    Parameters
-    ----------
-    model : {"fnn", "rnn", "frmnn"}
-    layers : int
-        K, the layers with numbers of their own beside layer 0; an RNN has none.
-    depth : int
-        K̄, the layer whose error β and φ are searched for.
+    """Return the stages of a training as the paper has them, for K layers and K̄ = depth.
 
     Examples
     --------
@@ -124,37 +104,23 @@ def shared_out(stages: list[Stage], total: int) -> list[Stage]:
     return [stage._replace(steps=count) for stage, count in zip(stages, counts, strict=True)]
 
 
-class PaperCourse(Course):
+class PaperTrainer(Trainer):
     """Stochastic gradient descent, one layer after the other; then a grid search of the recurrence.
 
-    Parameters
-    ----------
-    source : Source
-        Every step draws a problem from it.
-    seed : int
-    model : {"fnn", "rnn", "frmnn"}
-    layers : int
-        K. An RNN has none beside layer 0.
-    depth : int
-        K̄, the layer whose error the search makes small; the last layer of an FNN.
-    steps : int, optional
-        Steps in all, shared out in the paper's proportions; the paper's own number if not given.
-    learning_rate : float
-        Of the steps η; the rates of the thresholds are in proportion.
-    device : str or torch.device
-    dtype : torch.dtype
-        Single precision, as in the released script.
+    Every step draws a problem from the source. `layers` is K (an RNN has none beside layer 0), `depth` is K̄, the layer
+    whose error the search makes small. The learning rate is that of the steps η; those of the thresholds are in
+    proportion.
 
     Examples
     --------
     To time it without training, go to a stage and take a few of its steps:
 
-    >>> course = PaperCourse(PaperProblems((40, 40), 2), seed=0, model="frmnn", layers=3, depth=6)
-    >>> [stage.steps for stage in course.stages], course.total
+    >>> trainer = PaperTrainer(PaperProblems((40, 40), 2), seed=0, model="frmnn", layers=3, depth=6)
+    >>> [stage.steps for stage in trainer.stages], trainer.total
     ([500, 500, 1000, 500, 1000, 500, 1000, 20], 5020)
-    >>> course.go_to(5)
-    >>> _ = course.step()
-    >>> course.stage
+    >>> trainer.go_to(5)
+    >>> _ = trainer.step()
+    >>> trainer.stage
     'layer 3 alone'
     """
 
@@ -171,14 +137,11 @@ class PaperCourse(Course):
         steps: int | None = None,
         learning_rate: float = RATE,
         device: Any = "cpu",
-        dtype: Any = torch.float32,
     ) -> None:
-        super().__init__()
         stages = full_stages(model, layers, depth)
-        self._stages = stages if steps is None else shared_out(stages, steps)
-        self._ends = np.cumsum([stage.steps for stage in self._stages]).tolist()
-        self.total, self.depth = self._ends[-1], depth
-        self._source, self._device, self._dtype = source, device, dtype
+        self.stages = stages if steps is None else shared_out(stages, steps)
+        self._ends = np.cumsum([stage.steps for stage in self.stages]).tolist()
+        self._source, self._device = source, device
         self._rng = np.random.default_rng([seed, 0])
         first = source.draw(np.random.default_rng([seed, 2]))
         self._norm = norm = _norm(source, first)
@@ -191,28 +154,16 @@ class PaperCourse(Course):
         self._threshold_rate = _THRESHOLD_RATE * slower * learning_rate / RATE
         self._layers = 0 if model == "rnn" else layers
         count = max(1, self._layers) + 1
-        self.network = UnrolledNetwork(
-            Schedule(
-                [_FIRST_THRESHOLD * unit] * count,
-                [_FIRST_STEP] * count,
-                shape=first.Y.shape,
-                rank=first.rank,
-                tail=None if model == "fnn" else _FIRST_TAIL,
-            ),
-            model,
-            positive=False,
-        )
+        thresholds, steps_of = [_FIRST_THRESHOLD * unit] * count, [_FIRST_STEP] * count
+        tail = None if model == "fnn" else _FIRST_TAIL
+        begin = Schedule(thresholds, steps_of, shape=first.Y.shape, rank=first.rank, tail=tail)
+        super().__init__(UnrolledNetwork(begin, model, positive=False), self._ends[-1], depth)
         self._rates = [_FIRST_THRESHOLD * unit * self._threshold_rate] * len(self.network.thresholds)
         self._squares = [0.0] * len(_GRID)
 
-    @property
-    def stages(self) -> list[Stage]:
-        """The stages in their order: name, layers and number of steps."""
-        return list(self._stages)
-
     def go_to(self, index: int) -> None:
-        """Go to the beginning of a stage, with the numbers as they are: for timing, or to repeat a stage."""
-        self.position = self._ends[index] - self._stages[index].steps
+        """Go to the beginning of a stage, with the numbers as they are, to time it."""
+        self.position = self._ends[index] - self.stages[index].steps
 
     @property
     def stage(self) -> str:
@@ -220,19 +171,20 @@ class PaperCourse(Course):
         return self._at(max(0, self.position - 1))[0].name
 
     @property
-    def judged_depth(self) -> int:
+    def trained_depth(self) -> int:
         """The last layer that has been trained."""
         return self._at(max(0, self.position - 1))[0].last
 
     def _at(self, position: int) -> tuple[Stage, bool]:
         """Return the stage of a step, and whether the step is its first."""
         index = next(index for index, end in enumerate(self._ends) if position < end)
-        return self._stages[index], position == self._ends[index] - self._stages[index].steps
+        return self.stages[index], position == self._ends[index] - self.stages[index].steps
 
     def step(self) -> float:
         """Take one step on a fresh problem; in the search, one problem for all pairs of the grid."""
         stage, begins = self._at(self.position)
-        data = prepare(self._source.draw(self._rng), dtype=self._dtype, device=self._device)
+        # Single precision, as in the released script.
+        data = prepare(self._source.draw(self._rng), dtype=torch.float32, device=self._device)
         if stage.first is None:
             value = self._search(data)
         else:
@@ -288,10 +240,10 @@ class PaperCourse(Course):
         except FloatingPointError:
             return math.sqrt(_FAILED)
         error = float(self._error(data, end.L, end.R))
-        return min(error, math.sqrt(_FAILED)) if error == error else math.sqrt(_FAILED)
+        return error if error < math.sqrt(_FAILED) else math.sqrt(_FAILED)
 
     def _error(self, data: Data, L: Any, R: Any) -> Any:
-        """Return ``‖L Rᵀ - X‖``, or what takes its place where the data come without X."""
+        """Return ``‖L Rᵀ - X‖``, or its estimate where the data come without X."""
         size = self._norm if data.truth is None else torch.linalg.matrix_norm(data.truth[1])
         return size * torch.exp(data.log_loss(L, R))
 
@@ -299,19 +251,13 @@ class PaperCourse(Course):
         self.network.tail.copy_(torch.tensor(pair, dtype=self.network.tail.dtype))
 
     def state(self) -> dict[str, Any]:
-        """Return numbers, rates, sums of the search and the state of the generator."""
-        return {
-            "position": self.position,
-            "parameters": pack_parameters(self.network),
-            "rates": list(self._rates),
-            "squares": list(self._squares),
-            "generator": self._rng.bit_generator.state,
-        }
+        """Return position, numbers, rates, sums of the search and the state of the generator."""
+        generator = self._rng.bit_generator.state
+        return super().state() | {"rates": self._rates, "squares": self._squares, "generator": generator}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to such a state."""
-        self.position = int(state["position"])
-        unpack_parameters(self.network, state["parameters"])
+        super().restore(state)
         self._rates, self._squares = ([float(number) for number in state[name]] for name in ("rates", "squares"))
         self._rng.bit_generator.state = state["generator"]
 

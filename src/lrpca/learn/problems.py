@@ -1,8 +1,4 @@
-"""Problems to train on: where they come from, one at a time.
-
-A source draws problems with a random generator and says what it draws. Planted problems know their low-rank part; data
-of users come with labels, with another solver's answer as label, or with none.
-"""
+"""Problems to train on, and the sources that draw them: here generated ones, in `lrpca.learn.data` users' data."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ class TrainingProblem:
     truth : (A, B) or None
         The label as factors, ``X = A Bᵀ`` with orthonormal columns of A (n1, q) and any B (n2, q).
     held_out : (rows, columns, values) or None
-        Entries of Y that the network is not shown, to judge a fit by where the answer is not known.
+        Entries of Y that the network is not shown, to validate a fit by where the answer is not known.
     observed : ndarray of bool (n1, n2) or None
         Which entries the network is shown, beside NaN: integers have none.
     power_steps : int or None
@@ -55,7 +51,7 @@ class Source(Protocol):
 
     @property
     def variety(self) -> int:
-        """How many problems it takes to have met all kinds of them; a quarter as many judge."""
+        """Number of problems that covers all kinds of them; a quarter as many validate."""
         ...
 
     def draw(self, rng: np.random.Generator) -> TrainingProblem:
@@ -67,12 +63,12 @@ class Source(Protocol):
         ...
 
     def split(self) -> tuple[Source, Source]:
-        """Return a source to train on and one to judge by."""
+        """Return a source to train on and one to validate on."""
         ...
 
 
-class _Endless:
-    """A source whose problems never repeat: those that judge are as fresh as those that train."""
+class _Generated:
+    """A source whose problems never repeat, neither in training nor in validation."""
 
     variety = 16
 
@@ -82,7 +78,7 @@ class _Endless:
 
 
 @dataclass(frozen=True)
-class PaperProblems(_Endless):
+class PaperProblems(_Generated):
     """The paper's instances: Gaussian factors, and uniform outliers in ±`outlier_size` mean|X| anywhere.
 
     Parameters
@@ -123,7 +119,7 @@ class PaperProblems(_Endless):
 
 
 @dataclass(frozen=True)
-class Mixture(_Endless):
+class Mixture(_Generated):
     """Planted problems of many kinds: each draw chooses one value of everything.
 
     Parameters
@@ -201,59 +197,8 @@ def orthonormal_factors(
 
 def factors_of(
     X: Any,  # (n1, n2)
-    rank: int | None = None,
 ) -> tuple[Any, Any]:
-    """Return factors of a matrix, with orthonormal columns first: its largest `rank` components, all if not given."""
+    """Return factors of a matrix, the first with orthonormal columns; components that are rounding are left out."""
     U, values, Vh = svd(np.asarray(X, np.float64), full_matrices=False)
-    keep = max(1, int((values > _NEGLIGIBLE * values[0]).sum())) if rank is None else rank
+    keep = max(1, int((values > _NEGLIGIBLE * values[0]).sum()))
     return U[:, :keep], Vh[:keep].T * values[:keep]
-
-
-def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int, seed: int) -> Source:
-    """Return a source of problems from what a user has.
-
-    Parameters
-    ----------
-    data : None, Source, array, path, or sequence
-        None: `drawn`. Else a source as it is; a matrix Y, as an array or the path of a file that
-        `lrpca.files.read_matrix` reads; several of them ``[Y, ...]``; or pairs ``[(Y, X), ...]`` with their low-rank
-        parts. Real numbers of any type and order, NaN where missing. Large matrices are met in blocks
-        (`lrpca.learn.reading.block_sides`).
-    labels : str, optional
-        For data alone: the method of `lrpca.decompose` whose answers are the labels ("altproj" to 1e-5, as in the
-        paper). If not given, training is self-supervised: by the entries of a block that are hidden from the network.
-    drawn : PaperProblems
-        What to draw where there are no data.
-    rank : int
-        For data: the rank of the network, at most half of the shorter side.
-    seed : int
-        Of the method that labels.
-
-    Returns
-    -------
-    Source
-
-    Warns
-    -----
-    ConvergenceWarning
-        The method did not converge on some of the data.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> Y = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 30))
-    >>> source = as_source(Y, None, PaperProblems(), rank=2, seed=0)
-    >>> source.describe()["source"], source.draw(rng).Y.shape
-    ('data alone', (40, 30))
-    """
-    is_source = hasattr(data, "draw") and hasattr(data, "describe")
-    if labels is not None and (data is None or is_source):
-        brings = "there are no data to label" if data is None else "a source brings its own labels"
-        raise ValueError(f"labels={labels!r} has no meaning, as {brings}; leave it out, or pass data=[Y, ...]")
-    if data is None:
-        return drawn
-    if is_source:
-        return data  # type: ignore[no-any-return]
-    from lrpca.learn.data import users_source
-
-    return users_source(data, labels, rank=rank, seed=seed)

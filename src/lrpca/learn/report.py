@@ -1,4 +1,4 @@
-"""What a model tells of its training, in words and in a picture; needs no PyTorch."""
+"""The training report of a model, in words and in a picture; needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -43,17 +43,9 @@ def score_of(schedule: Schedule) -> float | None:
     return float(score) if isinstance(score, int | float) else None
 
 
-def training_png(schedule: Schedule, *, dark: bool = False) -> bytes:
-    """Return the picture of a training as a PNG file.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        A trained one, see `draw_training`.
-    dark : bool
-        For dark pages.
-    """
-    return report.figure_png(lambda figure: draw_training(schedule, figure), _SIZE, dark=dark)
+def training_png(schedule: Schedule) -> bytes:
+    """Return the picture of a training as a PNG file, see `draw_training`."""
+    return report.figure_png(lambda figure: draw_training(schedule, figure), _SIZE)
 
 
 def draw_training(schedule: Schedule, figure: Figure) -> None:
@@ -80,6 +72,8 @@ def draw_training(schedule: Schedule, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     _draw_layers(schedule, scores, left)
     _draw_steps(scores, right)
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_layers(schedule: Schedule, scores: Mapping[str, Any], axes: Any) -> None:
@@ -91,9 +85,7 @@ def _draw_layers(schedule: Schedule, scores: Mapping[str, Any], axes: Any) -> No
     first, last = schedule.layers + 0.5, len(scores["held_out_errors"]) - 0.5
     if schedule.tail is not None and first < last:
         axes.axvspan(first, last, color="C2", alpha=0.1, linewidth=0, label="by recurrence")
-    _count_whole(axes)
-    axes.set_xlabel("layer (0: the start)")
-    axes.set_ylabel("held-out error")
+    axes.set(xlabel="layer (0: the initialisation)", ylabel="held-out error")
     axes.legend()
 
 
@@ -103,16 +95,7 @@ def _draw_steps(scores: Mapping[str, Any], axes: Any) -> None:
         axes.plot(*zip(*known, strict=True), marker="o", markersize=4, linewidth=1.6, color="C0")
         axes.axhline(scores["score"], color="C2", linewidth=1.2, linestyle=":", label="the model's score")
         axes.legend()
-    _count_whole(axes)
-    axes.set_xlabel("step")
-    axes.set_ylabel("score: mean log₁₀ of held-out errors")
-
-
-def _count_whole(axes: Any) -> None:
-    """Label only whole layers and steps."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set(xlabel="step", ylabel="score: mean log₁₀ of held-out errors")
 
 
 def _points(errors: list[float | None]) -> list[tuple[int, float]]:
@@ -120,9 +103,8 @@ def _points(errors: list[float | None]) -> list[tuple[int, float]]:
 
 
 def _title(schedule: Schedule) -> str:
-    training = schedule.meta.get("training") or {}
-    names = [str(training[name]) for name in ("model",) if name in training]
-    return ", ".join([*names, schedule.kind, trained_on(schedule)])
+    model = (schedule.meta.get("training") or {}).get("model")
+    return ", ".join([*([str(model)] if model else []), schedule.kind, trained_on(schedule)])
 
 
 def _data_in_words(data: Mapping[str, Any]) -> str:
@@ -133,7 +115,7 @@ def _data_in_words(data: Mapping[str, Any]) -> str:
         return "planted problems of many kinds"
     count, shapes = data.get("count"), data.get("shapes") or []
     sizes = ", ".join(dict.fromkeys(_sides(shape) for shape in shapes[:3]))
-    return f"{source}" + (f", {count} of {sizes}" if count and sizes else "")
+    return source + (f", {count} of {sizes}" if count and sizes else "")
 
 
 def _sides(shape: Any) -> str:

@@ -1,9 +1,8 @@
 """A problem as tensors, and what the iteration reads off them.
 
 Where Y is on a device, all that has its size stays there: passes, products of the initialisation, sampled residuals.
-Factors and numbers are on the CPU all the same. They are small, the rules of the solver look at them after every
-pass, and a hundred operations on matrices of a few columns take longer on a device, which has to be called for each of
-them, than here.
+Factors and numbers stay on the CPU. They are small, the rules of the solver look at them after every pass, and a
+hundred operations on matrices of a few columns take longer on a device, which has to be called for each.
 """
 
 from __future__ import annotations
@@ -15,61 +14,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrpca.kernels.scale import Core, residual_core
-from lrpca.learn.influence_pass import matrix_of
+from lrpca.learn.operations import Entries, inlier_scale, matrix_of, send, spectral_start
 from lrpca.learn.problems import TrainingProblem
-from lrpca.learn.spectral import spectral_start
-from lrpca.learn.transfer import send
-from lrpca.learn.width import Entries, width, width_on_device
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.differentiable import DifferentiableMatrix
-from lrpca.matrices.sample import Sample, draw_sample
+from lrpca.matrices.sample import draw_sample
 from lrpca.schedule import Schedule
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
-# Any adaptive schedule will do to ask the solver for its rules on rounding and telling entries.
+# The solver's rules on rounding and the noise are the same for every adaptive schedule.
 _ANY = Schedule([20.0, 2.5], [0.0, 1.0], kind="adaptive")
 
 
 @dataclass(frozen=True)
 class Data:
-    """A problem ready for the network.
+    """A problem ready for the network; `truth` and `held_out` are those of the problem, as tensors."""
 
-    Attributes
-    ----------
-    Y : Tensor (n1, n2)
-        The data, 0 where missing; on a device in double precision.
-    observed : Tensor of bool (n1, n2) or None
-        None: everything.
-    truth : (A, B) or None
-        Factors of the label, ``X = A Bᵀ``, with orthonormal columns of A (n1, q) and any B (n2, q).
-    rank : int
-        Rank r of the iterates.
-    held_out : (rows, columns, values) or None
-        Entries that are not observed here, to judge a fit by.
-    power_steps : int or None
-        Of the initialisation; None: enough for an exact one.
-    scales : bool
-        Whether absolute thresholds go with the size of the matrix.
-    dtype : torch.dtype
-        Type of the factors.
-    by_torch : bool
-        Whether Y is read by torch, as on a device, rather than by the solver's kernels.
-    """
-
-    Y: Any
-    observed: Any
+    problem: TrainingProblem
+    Y: Any  # (n1, n2), 0 where missing; on a device in double precision
+    observed: Any  # (n1, n2) bool, or None for everything
+    rules: AdaptiveThresholds  # the solver's: what counts as rounding, which entries tell of the noise
+    entries: Entries  # a sample of Y
     truth: tuple[Any, Any] | None
-    rank: int
-    _sample: Sample
-    _rules: AdaptiveThresholds
-    _entries: Entries
-    held_out: tuple[Any, Any, Any] | None = None
-    power_steps: int | None = None
-    scales: bool = True
-    dtype: Any = torch.float64
-    by_torch: bool = False
+    held_out: tuple[Any, Any, Any] | None
+    dtype: Any  # of the factors
+    by_torch: bool  # whether Y is read by torch, as on a device, rather than by the solver's kernels
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,9 +47,9 @@ class Data:
         return tuple(self.Y.shape)
 
     @property
-    def device(self) -> Any:
-        """Where Y is."""
-        return self.Y.device
+    def rank(self) -> int:
+        """Rank r of the iterates."""
+        return self.problem.rank
 
     @functools.cached_property
     def matrix(self) -> DifferentiableMatrix | None:
@@ -91,13 +61,8 @@ class Data:
         return number.to("cpu", self.dtype)
 
     @functools.cached_property
-    def observed_share(self) -> float:
-        """Observed fraction p."""
-        return self.survey.observed
-
-    @functools.cached_property
     def survey(self) -> Survey:
-        """What the solver's first read of Y tells."""
+        """The counts of observed entries and the norm, as in the solver."""
         n1, n2 = self.shape
         if self.observed is None:
             by_row, by_column = np.full(n1, n2), np.full(n2, n1)
@@ -105,33 +70,18 @@ class Data:
             by_row, by_column = (self.observed.sum(dim=dim).cpu().numpy() for dim in (1, 0))
         return Survey(by_row, by_column, float(torch.linalg.matrix_norm(self.Y)))
 
-    @property
-    def least(self) -> float:
-        """The least threshold that makes sense."""
-        return self._rules.least
-
     def unit(self, kind: str) -> float:
         """Return the unit of ζ_0: 1 for absolute schedules, median|Y| for adaptive ones."""
-        return 1.0 if kind == "absolute" else (self._rules.typical or 1.0)
+        return 1.0 if kind == "absolute" else (self.rules.typical or 1.0)
 
     def start(self, clip: Any) -> tuple[Any, Any]:
         """Return factors of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0."""
-        return spectral_start(self.Y, self.observed_share, self.rank, self.placed(clip), self.matrix, self.power_steps)
+        share, steps = self.survey.observed, self.problem.power_steps
+        return spectral_start(self.Y, share, self.rank, self.placed(clip), self.matrix, steps)
 
-    def residuals(self, L: Any, R: Any) -> Any:
-        """Return |Y - L Rᵀ| at the sampled entries."""
-        return self._entries.residuals(*send((L, R), self._entries.values)).abs()
-
-    def core(self, L: Any, R: Any) -> Core:
-        """Return the peak of clean residuals, by the solver's own estimate."""
-        with torch.no_grad():
-            sizes = self.residuals(L, R).cpu().to(torch.float64).numpy()
-        return residual_core(sizes, self._rules.rounding)
-
-    def width(self, L: Any, R: Any) -> Any:
-        """Return σ, the width of the peak of clean residuals, differentiable in L and R; see `lrpca.learn.width`."""
-        read = width_on_device if self.by_torch else width
-        return read(self._entries, L, R, self._rules.rounding)
+    def inlier_scale(self, L: Any, R: Any) -> Any:
+        """Return σ of the clean residuals, differentiable in L and R."""
+        return inlier_scale(self.entries, L, R, self.rules.rounding)
 
     def kept(self, L: Any, R: Any, limit: Any) -> Any:
         """Return which entries are observed and within a limit of L Rᵀ, as ones and zeros beside Y."""
@@ -141,14 +91,14 @@ class Data:
             return (kept if self.observed is None else kept & self.observed).to(self.Y.dtype)
 
     def log_loss(self, L: Any, R: Any) -> Any:
-        """Return what training minimises: the logarithm of the error, or of what is taken for it without a label."""
-        return self.log_error(L, R) if self.held_out is None else self.log_miss(L, R)
+        """Return what training minimises: the logarithm of the error, or of the held-out residuals without a label."""
+        return self.log_error(L, R) if self.held_out is None else self._log_residual(L, R)
 
-    def log_miss(self, L: Any, R: Any) -> Any:
+    def _log_residual(self, L: Any, R: Any) -> Any:
         """Return the logarithm of the middle of |Y - L Rᵀ| over the held-out entries, relative to their mean |Y|.
 
-        The mean of the middle half of the sizes: outliers, which nothing should predict, do not count, and it is less
-        rough than the median.
+        The mean of the middle half of the sizes: outliers, which nothing should predict, do not count, and it is
+        smoother than the median.
         """
         assert self.held_out is not None
         rows, columns, values = self.held_out
@@ -183,52 +133,28 @@ class Data:
 
 
 def prepare(problem: TrainingProblem, *, dtype: Any = torch.float64, device: Any = "cpu", seed: int = 0) -> Data:
-    """Return a problem as tensors, with a sample of its entries.
-
-    Parameters
-    ----------
-    problem : TrainingProblem
-    dtype : torch.dtype
-    device : str or torch.device
-        Where Y is to be.
-    seed : int
-        Of the sample; matrices of less than 60 000 entries are taken whole.
-    """
+    """Return a problem as tensors, Y on a device, with a seeded sample of its entries."""
     device = torch.device(device)
     by_torch = reads_by_torch(device)
     values = np.asarray(problem.Y)
     matrix = DenseMatrix(values, problem.observed)
-    sample = draw_sample(matrix, np.random.default_rng(seed))
-    # The rules of the solver: what counts as rounding, which entries tell of the noise.
-    rules = AdaptiveThresholds(_ANY, sample, matrix)
+    rules = AdaptiveThresholds(_ANY, draw_sample(matrix, np.random.default_rng(seed)), matrix)
     seen = ~np.isnan(values) if problem.observed is None else problem.observed & (values == values)
     observed = None if seen.all() else torch.as_tensor(seen, device=device)
     # The kernels sum in double precision whatever they read, torch in the precision it reads.
     wide = torch.float64 if by_torch else dtype
-    # All that is not observed is zero, what is held out above all.
     Y = torch.as_tensor(np.where(seen, values, 0) if observed is not None else values).to(wide).to(device)
     truth = held_out = None
     if problem.truth is not None:
-        truth = tuple(torch.as_tensor(np.asarray(factor)).to(dtype) for factor in problem.truth)
+        A, B = (torch.as_tensor(np.asarray(factor)).to(dtype) for factor in problem.truth)
+        truth = A, B
     if problem.held_out is not None:
-        rows, columns, missed = (torch.as_tensor(part) for part in problem.held_out)
-        held_out = (rows, columns, missed.to(dtype))
-    telling = rules.sample
-    rows, columns = (torch.as_tensor(part, device=device) for part in (telling.rows, telling.columns))
-    return Data(
-        Y,
-        observed,
-        truth,  # type: ignore[arg-type]
-        problem.rank,
-        sample,
-        rules,
-        Entries(rows, columns, torch.as_tensor(telling.values, device=device).to(wide)),
-        held_out,
-        problem.power_steps,
-        problem.scales,
-        dtype,
-        by_torch,
-    )
+        rows, columns, hidden = (torch.as_tensor(part) for part in problem.held_out)
+        held_out = rows, columns, hidden.to(dtype)
+    sample = rules.sample
+    rows, columns = (torch.as_tensor(part, device=device) for part in (sample.rows, sample.columns))
+    entries = Entries(rows, columns, torch.as_tensor(sample.values, device=device).to(wide))
+    return Data(problem, Y, observed, rules, entries, truth, held_out, dtype, by_torch)
 
 
 def reads_by_torch(device: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What every way of training shares: steps that can be counted, put away and taken up again, and held-out problems."""
+"""What both algorithms of training share: steps that can be counted, saved and resumed, and held-out problems."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lrpca.learn.tensors import Data
 _LARGEST_LOG = 700.0
 
 
-class Course(ABC):
-    """A way of training, one step at a time.
+class Trainer(ABC):
+    """An algorithm of training, one step at a time.
 
     Attributes
     ----------
@@ -28,18 +28,18 @@ class Course(ABC):
     total, position : int
         Steps in all, and steps taken.
     depth : int
-        Layers that are judged at the end.
+        Layers that are validated at the end.
     keeps_best : bool
         Whether the numbers with the best score count, rather than the last ones.
+    finishing : str or None
+        What `finish` does, in a few words; None if that is nothing.
     """
 
-    network: UnrolledNetwork
-    total: int
-    depth: int
     keeps_best = True
+    finishing: str | None = None
 
-    def __init__(self) -> None:
-        self.position = 0
+    def __init__(self, network: UnrolledNetwork, total: int, depth: int) -> None:
+        self.network, self.total, self.depth, self.position = network, total, depth, 0
 
     @property
     def stage(self) -> str:
@@ -47,14 +47,9 @@ class Course(ABC):
         return "training"
 
     @property
-    def judged_depth(self) -> int:
-        """Layers that can be judged at this point."""
+    def trained_depth(self) -> int:
+        """Layers that can be validated at this point."""
         return self.depth
-
-    @property
-    def finishing(self) -> str | None:
-        """What `finish` does, in a few words; None if that is nothing."""
-        return None
 
     @abstractmethod
     def step(self) -> float:
@@ -66,57 +61,42 @@ class Course(ABC):
             Something that the step needs is not finite.
         """
 
-    def finish(self, judges: Sequence[Data]) -> None:
-        """Do what is left to do when all steps are taken and the best numbers are in place: by default nothing.
-
-        Parameters
-        ----------
-        judges : sequence of Data
-            Held-out problems.
-        """
+    def finish(self, held_out: Sequence[Data]) -> None:
+        """Finish on held-out problems when all steps are taken and the best numbers are in place."""
         return None
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return all that the steps to come depend on, as JSON can hold it."""
+        return {"position": self.position, "parameters": pack_parameters(self.network)}
 
-    @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to such a state."""
+        self.position = int(state["position"])
+        unpack_parameters(self.network, state["parameters"])
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch work with one thread: on thin matrices, all that is left to it, several would wait for each other.
+def torch_settings(device: str) -> Iterator[None]:
+    """Let torch work with one thread, without a caller's autocast and default device.
 
-    Passes over Y have threads of their own.
+    Only thin matrices are left to torch, on which several threads would wait for each other; passes over Y have their
+    own. Autocast rounds to sixteen bits, and the numbers of a network are on the CPU.
     """
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with ExitStack() as settings:
+            for kind in sorted({"cpu", torch.device(device).type}):
+                settings.enter_context(torch.autocast(kind, enabled=False))
+            if torch.get_default_device().type != "cpu":
+                settings.enter_context(torch.device("cpu"))
+            yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
-@contextmanager
-def plain_torch(device: str) -> Iterator[None]:
-    """Keep a caller's autocast away, which rounds to sixteen bits, and a default device: numbers are on the CPU."""
-    with ExitStack() as settings:
-        for kind in sorted({"cpu", torch.device(device).type}):
-            settings.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
-            settings.enter_context(torch.device("cpu"))
-        yield
-
-
-class Judge:
-    """Held-out problems, the same ones all along.
-
-    Parameters
-    ----------
-    problems : sequence of Data
-    """
+class Validation:
+    """Held-out problems, the same ones in every evaluation."""
 
     def __init__(self, problems: Sequence[Data]) -> None:
         self.problems = problems
@@ -126,7 +106,7 @@ class Judge:
         logs = np.zeros(depth + 1)
         with torch.no_grad():
             for data in self.problems:
-                logs += self._logs(network, data, depth)
+                logs += _log_losses(network, data, depth)
         logs /= len(self.problems)
         return [math.exp(value) if value < _LARGEST_LOG else math.inf for value in logs.tolist()]
 
@@ -134,21 +114,21 @@ class Judge:
         """Return the score of a curve, by the layers that count on these problems."""
         return score(curve, self.problems[0].first_counted(len(curve) - 1))
 
-    @staticmethod
-    def _logs(network: UnrolledNetwork, data: Data, depth: int) -> list[float]:
-        logs: list[float] = []
-        try:
-            for layer in network.layers(data, depth):
-                logs.append(float(data.log_loss(layer.L, layer.R)))
-        except FloatingPointError:
-            logs += [math.inf] * (depth + 1 - len(logs))
-        return logs
+
+def _log_losses(network: UnrolledNetwork, data: Data, depth: int) -> list[float]:
+    logs: list[float] = []
+    try:
+        for layer in network.layers(data, depth):
+            logs.append(float(data.log_loss(layer.L, layer.R)))
+    except FloatingPointError:
+        logs += [math.inf] * (depth + 1 - len(logs))
+    return logs
 
 
 def score(curve: Sequence[float], first: int = 1) -> float:
     """Return the mean of log10 of the errors from layer `first` on: lower is better, inf for a network that fails.
 
-    A curve of layer 0 alone is judged by that.
+    A curve of layer 0 alone is scored by that layer.
 
     Examples
     --------

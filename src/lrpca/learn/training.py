@@ -1,7 +1,7 @@
 """Train a schedule: what `lrpca.learn.train` and ``lrpca train`` do.
 
-A course (the fast way or the paper's) takes the steps; here they are counted, judged on held-out problems, shown, put
-away at intervals and, after a kill, taken up where they were.
+A trainer (the fast algorithm or the paper's) takes the steps; here they are counted, validated on held-out problems,
+shown, saved at intervals and, after a kill, resumed where they were.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from lrpca.core import environment as circumstances
+from lrpca.core import environment
 from lrpca.core.devices import is_shortage
 from lrpca.learn.checkpoint import Checkpoint
-from lrpca.learn.problems import Source, as_source
-from lrpca.learn.request import Request, make_course, resolve
-from lrpca.learn.trainer import Course, Judge, one_thread, pack_parameters, plain_torch, unpack_parameters
+from lrpca.learn.data import as_source
+from lrpca.learn.problems import Source
+from lrpca.learn.request import Request, make_trainer, resolve
+from lrpca.learn.trainer import Trainer, Validation, pack_parameters, torch_settings, unpack_parameters
 from lrpca.schedule import Schedule
 
 _EVALUATIONS = 20
@@ -29,9 +30,9 @@ _EVALUATIONS = 20
 _BETTER = 1e-3
 # Divergence: the held-out errors are twice as large as before training, for so many evaluations. Losses of single
 # problems differ too much among themselves to tell.
-_TWICE, _ASTRAY_FOR = 0.3, 5
-# Layers improve on the initialisation if the last error is below this part of the first, and stand still above that.
-_IMPROVES, _STANDS_STILL = 0.9, 0.99
+_TWICE, _WORSE_FOR = 0.3, 5
+# Layers improve on the initialisation if the last error is below this part of the first, and do nothing above that.
+_IMPROVES, _DOES_NOTHING = 0.9, 0.99
 
 
 class DivergedError(RuntimeError):
@@ -40,7 +41,7 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands.
+    """The state of a training at an evaluation.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class Progress:
     errors : list of float
         Held-out error after layers 0, 1, ...; none while the recurrence is being slowed down at the end.
     seconds : float
-        Since the start, of this and of interrupted runs.
+        Time since the start, interrupted runs included.
     """
 
     stage: str
@@ -102,17 +103,17 @@ def train(
     outlier_fraction : float
         Share of outliers in the problems that are drawn.
     model : {"fnn", "rnn", "frmnn"}
-        Every layer its own numbers; numbers by a recurrence; the first layers their own, the others by a recurrence,
-        so that the schedule never ends.
+        fnn: every layer has its own numbers. rnn: numbers follow a recurrence. frmnn: the first layers have their own,
+        a recurrence follows, and the schedule never ends.
     random_state : int
         Seed of everything that is drawn: the same one gives the same model.
     form : {"adaptive", "paper"} or Schedule
-        adaptive: thresholds in units of the residual's own width, redescending influence, tangent step; the result
-        works at any scale, shape and rank. paper: numbers for the given shape and rank, soft threshold, scaled step.
-        A schedule: its form, and its numbers to begin with.
+        The parametrisation. adaptive: thresholds in units of the inlier scale, redescending influence, tangent step;
+        the result works at any scale, shape and rank. paper: numbers for the given shape and rank, soft threshold,
+        scaled step. A schedule: its parametrisation, and its numbers to begin with.
     way : {"fast", "paper"}
-        fast: all layers at once, by the logarithm of the error. paper: layer after layer by plain gradient descent on
-        fresh problems (17 500 steps for 15 layers), then a grid search of the recurrence.
+        The algorithm. fast: all layers at once, by the logarithm of the error. paper: layer after layer by plain
+        gradient descent on fresh problems (17 500 steps for 15 layers), then a grid search of the recurrence.
     data : optional
         What to train on instead: a source of problems (`lrpca.learn.problems`), pairs ``[(Y, X), ...]`` of data and
         their low-rank parts, or data alone ``[Y, ...]``, as arrays or paths of files.
@@ -120,22 +121,22 @@ def train(
         For data alone: a method of `lrpca.decompose` whose answers are the labels (the paper takes "altproj"). If not
         given, training is self-supervised, by entries that are held out.
     layers : int, optional
-        Layers with numbers of their own, K: 7 for adaptive forms, 10 (frmnn) or 16 (fnn) for the paper's.
+        Layers with their own numbers, K; default 7 for adaptive forms, 10 (frmnn) or 16 (fnn) for the paper's.
     depth : int, optional
-        Layers whose errors count; `layers`, and in the recurrence of the paper's form five more (paper's way) or
-        twenty (fast way).
+        Layers whose errors count; default `layers`, and in the recurrence of the paper's form five more (way="paper")
+        or twenty (way="fast").
     steps : int, optional
-        Steps of training. The paper's way shares them out among its stages; its own number is 17 500 for an fnn of 14
-        layers.
+        Steps of training. way="paper" divides them among its stages; its default is 17 500 for an fnn of 14 layers.
     learning_rate : float, optional
-        Fast way: of the logarithms of the numbers. Paper's way: of the steps η (0.1), that of the thresholds following.
+        way="fast": rate of the logarithms of the numbers. way="paper": rate of the steps η (0.1); that of the
+        thresholds is in proportion.
     patience : int, optional
-        Fast way: stop early when the held-out score has not become better in so many evaluations (there are twenty).
+        way="fast": stop early when the held-out score has not improved in so many of the twenty evaluations.
     checkpoint : str or path-like, optional
         A file to write the state to, at every evaluation.
     resume : bool
-        Go on from the checkpoint, on any device: on the one it was begun on with the result of an uninterrupted run, on
-        another with one that differs by rounding.
+        Resume from the checkpoint, on any device. On the same device the result is that of an uninterrupted run, on
+        another it differs by rounding.
     device : str or torch.device, optional
         Where matrices are read, e.g. "cuda"; on the CPU if not given. The same seed gives the same problems
         everywhere, and losses and gradients that differ by rounding.
@@ -163,52 +164,39 @@ def train(
     ('adaptive', 3)
     """
     began = time.perf_counter()
-    request = resolve(
-        rank=rank,
-        shape=shape,
-        outlier_fraction=outlier_fraction,
-        model=model,
-        seed=random_state,
-        form=form,
-        way=way,
-        layers=layers,
-        depth=depth,
-        steps=steps,
-        learning_rate=learning_rate,
-        patience=patience,
-        device=device,
-    )
-    source = as_source(data, labels, request.problems, rank=rank, seed=request.seed)
-    store = _store(checkpoint, resume, request, source)
-    with one_thread(), plain_torch(request.device), _memory_of(request, data is not None):
+    sizes = (layers, depth, steps, learning_rate, patience)
+    request = resolve(Request(rank, shape, outlier_fraction, model, form, way, random_state, *sizes, device))
+    source = as_source(data, labels, request.problems, rank=rank, seed=request.random_state)
+    store = _checkpoint(checkpoint, resume, request, source)
+    with torch_settings(request.device), _memory_of(request, data is not None):
         try:
-            course, judge = make_course(request, source)
+            trainer, validation = make_trainer(request, source)
         except FloatingPointError as error:
             raise DivergedError(f"training diverged before its first step: {error}; check the data") from error
-        run = _Run(course, judge, store, patience, progress)
+        run = _Run(trainer, validation, store, patience, progress)
         if resume:
-            run.take_up()
+            run.restore()
         before = time.perf_counter()
         curve = run.to_the_end()
     meta = {
         "command": command or request.as_call(),
-        "seed": request.seed,
-        "versions": circumstances.versions(("torch",)),
-        "date": circumstances.date(),
+        "seed": request.random_state,
+        "versions": environment.versions(("torch",)),
+        "date": environment.date(),
         "data": source.describe(),
-        "training": {**request.describe(), "steps_taken": course.position},
-        "scores": {"held_out_errors": _rounded(curve), "score": round(judge.score(curve), 4), **run.story},
+        "training": {**request.describe(), "steps_taken": trainer.position},
+        "scores": {"held_out_errors": _rounded(curve), "score": round(validation.score(curve), 4), **run.report},
         "seconds": round(run.seconds + before - began, 1),
     }
-    return course.network.schedule(meta)
+    return trainer.network.schedule(meta)
 
 
-def _store(checkpoint: Any, resume: bool, request: Request, source: Source) -> Checkpoint | None:
+def _checkpoint(checkpoint: Any, resume: bool, request: Request, source: Source) -> Checkpoint | None:
     if checkpoint is None:
         if resume:
             raise ValueError("resume=True has nothing to go on from; pass checkpoint= as well")
         return None
-    store = Checkpoint(checkpoint, {**request.describe(), "seed": request.seed, "data": source.describe()})
+    store = Checkpoint(checkpoint, {**request.describe(), "seed": request.random_state, "data": source.describe()})
     if store.path.exists() and not resume:
         raise FileExistsError(
             f"checkpoint={str(store.path)!r} exists; go on from it with resume=True, or choose another file"
@@ -222,7 +210,7 @@ def _store(checkpoint: Any, resume: bool, request: Request, source: Source) -> C
 
 @contextmanager
 def _memory_of(request: Request, has_data: bool) -> Iterator[None]:
-    """Say what to do where the memory of the device ends."""
+    """Raise a MemoryError that says what to do if the memory of the device does not suffice."""
     try:
         yield
         return
@@ -240,144 +228,141 @@ class _Run:
 
     def __init__(
         self,
-        course: Course,
-        judge: Judge,
+        trainer: Trainer,
+        validation: Validation,
         store: Checkpoint | None,
         patience: int | None,
         progress: Callable[[Progress], object] | None,
     ) -> None:
-        self._course, self._judge, self._store = course, judge, store
+        self._trainer, self._validation, self._store = trainer, validation, store
         self._patience, self._progress = patience, progress
-        self._every = max(1, math.ceil(course.total / _EVALUATIONS))
+        self._every = max(1, math.ceil(trainer.total / _EVALUATIONS))
         self._began = time.perf_counter()
         self._earlier = 0.0
-        self._judged = False
         self._first_score = self._best_score = self._score = math.inf
         self._best: dict[str, Any] | None = None
-        self._astray = self._waiting = 0
+        self._worse = self._waiting = 0
         self._loss = math.nan
-        # For whoever reads the model: held-out errors before the first step, and the score at every evaluation.
-        self.story: dict[str, Any] = {"errors_before": None, "history": []}
+        # Held-out errors before the first step, and the score at every evaluation.
+        self.report: dict[str, Any] = {"errors_before": None, "history": []}
 
     @property
     def seconds(self) -> float:
         """Time of training, interrupted runs included."""
         return self._earlier + time.perf_counter() - self._began
 
-    def take_up(self) -> None:
+    def restore(self) -> None:
         """Go back to the checkpoint."""
         assert self._store is not None
         content = self._store.load()
         try:
-            self._course.restore(content["course"])
+            self._trainer.restore(content["trainer"])
             self._best, self._earlier = content["best"], float(content["seconds"])
-            self._first_score, self._best_score = (
-                _number(content[name], math.inf) for name in ("first_score", "best_score")
-            )
-            self._loss = _number(content["loss"], math.nan)
+            scores = (content[name] for name in ("first_score", "best_score"))
+            self._first_score, self._best_score = (math.inf if score is None else float(score) for score in scores)
             self._waiting = int(content["waiting"])
-            self.story = {name: content["story"][name] for name in self.story}
-            if not 0 <= self._course.position <= self._course.total:
-                raise ValueError(f"step {self._course.position} of {self._course.total}")
+            self.report = {name: content["report"][name] for name in self.report}
+            if not 0 <= self._trainer.position <= self._trainer.total:
+                raise ValueError(f"step {self._trainer.position} of {self._trainer.total}")
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"checkpoint={str(self._store.path)!r} lacks what training needs ({error}); choose another file"
             ) from error
-        self._judged = True
 
     def _state(self) -> dict[str, Any]:
         return {
-            "course": self._course.state(),
+            "trainer": self._trainer.state(),
             "best": self._best,
             "best_score": _finite(self._best_score),
             "first_score": _finite(self._first_score),
-            "loss": _finite(self._loss),
             "waiting": self._waiting,
             "seconds": self.seconds,
-            "story": self.story,
+            "report": self.report,
         }
 
     def to_the_end(self) -> list[float]:
-        """Take all steps and return the held-out errors of the numbers that the network is left with."""
-        course = self._course
-        if not self._judged:
+        """Take all steps and return the held-out errors of the network's final numbers."""
+        trainer = self._trainer
+        if not self.report["history"]:
             self._evaluate()
-        while course.position < course.total and not self._gives_up():
+        while trainer.position < trainer.total and not self._stops_early():
             self._take_step()
-            if course.position % self._every == 0 or course.position == course.total:
+            if trainer.position % self._every == 0 or trainer.position == trainer.total:
                 self._evaluate()
-        if self._astray:
-            raise DivergedError(self._message(self._risen()))
-        if course.keeps_best and self._best is not None:
-            unpack_parameters(course.network, self._best)
-        if course.finishing is not None:
-            self._show(course.finishing, self._best_score, [])
-        course.finish(self._judge.problems)
-        curve = self._judge.curve(course.network, course.depth)
-        if not math.isfinite(self._judge.score(curve)):
-            raise DivergedError(self._message("the held-out error is not finite"))
-        if self._stands_still(curve):
-            raise DivergedError(self._message("the layers no longer improve on the initialisation"))
+        if self._worse:
+            raise self._diverged(self._risen())
+        if trainer.keeps_best and self._best is not None:
+            unpack_parameters(trainer.network, self._best)
+        if trainer.finishing is not None:
+            self._show(trainer.finishing, self._best_score, [])
+        trainer.finish(self._validation.problems)
+        curve = self._validation.curve(trainer.network, trainer.depth)
+        if not math.isfinite(self._validation.score(curve)):
+            raise self._diverged("the held-out error is not finite")
+        if self._does_nothing(curve):
+            raise self._diverged("the layers no longer improve on the initialisation")
         return curve
 
-    def _stands_still(self, curve: list[float]) -> bool:
-        """Tell whether layers that did something have been trained to do nothing: thresholds or steps next to zero."""
+    def _does_nothing(self, curve: list[float]) -> bool:
+        """Tell whether layers that improved before have been trained to thresholds or steps next to zero."""
         if curve[-1] > curve[0]:
             return True
-        before = self.story["errors_before"]
+        before = self.report["errors_before"]
         if not before or None in before or before[-1] > _IMPROVES * before[0]:
             return False
-        return curve[-1] > _STANDS_STILL * curve[0]
+        return curve[-1] > _DOES_NOTHING * curve[0]
 
-    def _gives_up(self) -> bool:
-        return self._patience is not None and self._course.keeps_best and self._waiting >= self._patience
+    def _stops_early(self) -> bool:
+        return self._patience is not None and self._trainer.keeps_best and self._waiting >= self._patience
 
     def _take_step(self) -> None:
         """Take a step; raise when something is not finite."""
         try:
-            self._loss = self._course.step()
+            self._loss = self._trainer.step()
         except FloatingPointError as error:
-            raise DivergedError(self._message(str(error))) from error
+            raise self._diverged(str(error)) from error
         if not math.isfinite(self._loss):
-            raise DivergedError(self._message(f"the loss is {self._loss}"))
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self._course.network.parameters()):
-            raise DivergedError(self._message("a threshold or step is not finite"))
+            raise self._diverged(f"the loss is {self._loss}")
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self._trainer.network.parameters()):
+            raise self._diverged("a threshold or step is not finite")
 
-    def _message(self, what: str) -> str:
-        return f"training diverged in step {self._course.position}: {what}; lower learning_rate, or check the data"
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(
+            f"training diverged in step {self._trainer.position}: {what}; lower learning_rate, or check the data"
+        )
 
     def _evaluate(self) -> None:
-        course = self._course
-        curve = self._judge.curve(course.network, course.judged_depth)
-        value = self._judge.score(curve)
-        if course.position == 0:
-            self.story["errors_before"] = _rounded(curve)
-        self.story["history"].append([course.position, round(value, 4) if math.isfinite(value) else None])
+        trainer = self._trainer
+        curve = self._validation.curve(trainer.network, trainer.trained_depth)
+        value = self._validation.score(curve)
+        if trainer.position == 0:
+            self.report["errors_before"] = _rounded(curve)
+        self.report["history"].append([trainer.position, _finite(round(value, 4) if math.isfinite(value) else value)])
         self._compare(value)
-        # What a checkpoint holds is a state in which all was well.
-        if self._store is not None and not self._astray:
+        # A state that has become worse is not saved.
+        if self._store is not None and not self._worse:
             self._store.save(self._state())
-        self._show(course.stage, value, curve)
+        self._show(trainer.stage, value, curve)
 
     def _show(self, stage: str, value: float, curve: list[float]) -> None:
         if self._progress is not None:
-            course = self._course
-            self._progress(Progress(stage, course.position, course.total, self._loss, value, curve, self.seconds))
+            trainer = self._trainer
+            self._progress(Progress(stage, trainer.position, trainer.total, self._loss, value, curve, self.seconds))
 
     def _compare(self, value: float) -> None:
-        """Keep the best numbers; raise where training does nothing but harm."""
-        if self._course.position == 0:
+        """Keep the best numbers; raise where training has only made them worse for long."""
+        if self._trainer.position == 0:
             self._first_score = value
         if self._best is None or value < self._best_score - _BETTER:
-            self._best, self._best_score, self._waiting = pack_parameters(self._course.network), value, 0
+            self._best, self._best_score, self._waiting = pack_parameters(self._trainer.network), value, 0
         else:
             self._waiting += 1
         self._score = value
-        saved = self._course.keeps_best and self._best_score < self._first_score
+        saved = self._trainer.keeps_best and self._best_score < self._first_score
         harmful = value > self._first_score + _TWICE and not saved
-        self._astray = self._astray + 1 if harmful else 0
-        if self._astray >= _ASTRAY_FOR:
-            raise DivergedError(self._message(self._risen()))
+        self._worse = self._worse + 1 if harmful else 0
+        if self._worse >= _WORSE_FOR:
+            raise self._diverged(self._risen())
 
     def _risen(self) -> str:
         return f"the held-out score has risen from {self._first_score:.3g} to {self._score:.3g} and stays there"
@@ -386,10 +371,6 @@ class _Run:
 def _finite(value: float) -> float | None:
     """Return a number as strict JSON holds it: None for one that is not finite."""
     return value if math.isfinite(value) else None
-
-
-def _number(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
 
 
 def _rounded(errors: list[float]) -> list[float | None]:

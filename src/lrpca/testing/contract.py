@@ -1,4 +1,4 @@
-"""The contract: what anyone may expect of a solver, ours or yours, as named checks with a message each.
+"""The contract: what users may expect of a solver, ours or yours, as named checks with a message each.
 
 A solver is a function ``solver(Y, rank)`` that returns the low-rank part X, or something that has it as `low_rank`.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ from lrpca.metrics import relative_error
 from lrpca.testing.problems import Problem, planted
 
 Solver = Callable[[Any, Any], Any]
-Check = Callable[["Contract"], None]
+Check = Callable[["Contract", str], None]
 
 # Components beyond those of X, where too many are asked for.
 _SURPLUS = 2
@@ -26,7 +25,7 @@ _SURPLUS = 2
 _BAD_ROWS, _BAD_SIZE = 2, 10.0
 # Of rows or columns of the long side of a narrow matrix, in units of the short one.
 _LONG = 4
-# A refusal of fewer words says nothing.
+# An error message of fewer words says nothing.
 _FEWEST_WORDS = 3
 
 
@@ -52,8 +51,8 @@ class Contract:
     rank_needed : bool
         If not, the solver is also asked with ``rank=None``.
     missing, complex_data : bool
-        Whether it takes NaN for missing entries, and complex data; if not, it has to refuse them with a ValueError (or
-        TypeError) that says so.
+        Whether it takes NaN for missing entries, and complex data; if not, it has to raise a ValueError (or TypeError)
+        that says so.
     keeps_precision : bool
         Whether X has the type of Y: float32 for float32, float64 for float64.
     shape, rank, outlier_size
@@ -103,7 +102,7 @@ class Contract:
         if name not in CHECKS:
             raise ValueError(f"name={name!r} is no check; use one of {', '.join(CHECKS)}")
         try:
-            CHECKS[name](self)
+            CHECKS[name](self, name)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from error
 
@@ -125,9 +124,8 @@ class Contract:
 
     def answer(self, Y: Any, rank: int | None = None) -> Any:
         """Return the solver's X for Y, of which the shape is checked; the rank is that of the problems if not given."""
-        X = np.asarray(_low_rank(self.solver(Y, self.rank if rank is None else rank)))
-        expected = np.shape(Y)
-        assert X.shape == expected, f"X has the shape {X.shape}, {expected} was expected"
+        X = _low_rank(self.solver(Y, self.rank if rank is None else rank))
+        assert X.shape == np.shape(Y), f"X has the shape {X.shape}, {np.shape(Y)} was expected"
         assert np.isfinite(X).all(), "X has entries that are not finite"
         return X
 
@@ -136,27 +134,6 @@ class Contract:
         limit = self.expected.get(name, self.accuracy if most is None else most)
         assert error <= limit, f"{what} is {error:.3g}, at most {limit:g} was expected"
 
-    @property
-    def single_accuracy(self) -> float:
-        """Accuracy in single precision."""
-        return max(self.accuracy, 1e-4) if self.single is None else self.single
-
-    @property
-    def likeness(self) -> float:
-        """How much two answers to the same question may differ."""
-        return self.accuracy if self.sameness is None else self.sameness
-
-
-CHECKS: dict[str, Check] = {}
-
-
-def _named(name: str) -> Callable[[Check], Check]:
-    def add(check: Check) -> Check:
-        CHECKS[name] = check
-        return check
-
-    return add
-
 
 @functools.lru_cache(maxsize=16)
 def _problem(**arguments: Any) -> Problem:
@@ -164,19 +141,11 @@ def _problem(**arguments: Any) -> Problem:
 
 
 def _low_rank(answer: Any) -> Any:
-    return getattr(answer, "low_rank", answer)
+    return np.asarray(getattr(answer, "low_rank", answer))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Let a solver warn: the data are odd."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _refused(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
-    """Expect a refusal that has one of some words."""
+def _error_mentions(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
+    """Expect an error whose message has one of some words."""
     try:
         contract.solver(Y, contract.rank)
     except (ValueError, TypeError) as error:
@@ -188,143 +157,107 @@ def _refused(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
 # -------------------------------------------------------------------------------------------- recovery
 
 
-@_named("planted recovery")
-def _planted_recovery(contract: Contract) -> None:
-    problem = contract.problem()
-    contract.expect("planted recovery", problem.error(contract.answer(problem.Y)))
-
-
-@_named("many outliers")
-def _many_outliers(contract: Contract) -> None:
-    problem = contract.problem(outlier_fraction=0.3)
-    contract.expect("many outliers", problem.error(contract.answer(problem.Y)))
-
-
-@_named("unknown rank")
-def _unknown_rank(contract: Contract) -> None:
-    if contract.rank_needed:
-        return
-    problem = contract.problem()
-    X = np.asarray(_low_rank(contract.solver(problem.Y, None)))
-    contract.expect("unknown rank", problem.error(X))
-
-
-@_named("rank too large")
-def _rank_too_large(contract: Contract) -> None:
-    problem = contract.problem()
-    with _quiet():
-        X = contract.answer(problem.Y, problem.rank + _SURPLUS)
-    contract.expect("rank too large", problem.error(X))
-
-
-@_named("tall")
-def _tall(contract: Contract) -> None:
-    _narrow(contract, "tall", (_LONG * min(contract.shape), min(contract.shape)))
-
-
-@_named("wide")
-def _wide(contract: Contract) -> None:
-    _narrow(contract, "wide", (min(contract.shape), _LONG * min(contract.shape)))
-
-
-def _narrow(contract: Contract, name: str, shape: tuple[int, int]) -> None:
-    problem = contract.problem(shape=shape)
+def _recovery(contract: Contract, name: str, **changes: Any) -> None:
+    problem = contract.problem(**changes)
     contract.expect(name, problem.error(contract.answer(problem.Y)))
 
 
-@_named("missing entries")
-def _missing_entries(contract: Contract) -> None:
-    problem = contract.problem(missing=0.2)
-    if not contract.missing:
-        return _refused(contract, problem.Y, ("missing", "NaN", "nan"))
-    contract.expect("missing entries", problem.error(contract.answer(problem.Y)))
+def _unknown_rank(contract: Contract, name: str) -> None:
+    if not contract.rank_needed:
+        problem = contract.problem()
+        contract.expect(name, problem.error(_low_rank(contract.solver(problem.Y, None))))
 
 
-@_named("outlying rows")
-def _outlying_rows(contract: Contract) -> None:
+def _rank_too_large(contract: Contract, name: str) -> None:
+    problem = contract.problem()
+    with warnings.catch_warnings(action="ignore"):
+        X = contract.answer(problem.Y, problem.rank + _SURPLUS)
+    contract.expect(name, problem.error(X))
+
+
+def _tall(contract: Contract, name: str) -> None:
+    _recovery(contract, name, shape=(_LONG * min(contract.shape), min(contract.shape)))
+
+
+def _wide(contract: Contract, name: str) -> None:
+    _recovery(contract, name, shape=(min(contract.shape), _LONG * min(contract.shape)))
+
+
+def _missing_entries(contract: Contract, name: str) -> None:
+    if contract.missing:
+        _recovery(contract, name, missing=0.2)
+    else:
+        _error_mentions(contract, contract.problem(missing=0.2).Y, ("missing", "NaN", "nan"))
+
+
+def _outlying_rows(contract: Contract, name: str) -> None:
     problem = contract.problem()
     rng = np.random.default_rng(3)
     bad = rng.choice(len(problem.Y), _BAD_ROWS, replace=False)
     Y, size = problem.Y.copy(), _BAD_SIZE * np.abs(problem.X).mean()
     Y[bad] = rng.uniform(-size, size, (_BAD_ROWS, Y.shape[1]))
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         X = contract.answer(Y)
     good = np.setdiff1d(np.arange(len(Y)), bad)
-    contract.expect("outlying rows", relative_error(X[good], problem.X[good]), what="the error of X in the other rows")
+    contract.expect(name, relative_error(X[good], problem.X[good]), what="the error of X in the other rows")
 
 
 # -------------------------------------------------------------------------------------------- kinds of numbers
 
 
-@_named("single precision")
-def _single_precision(contract: Contract) -> None:
-    _precision(contract, "single precision", np.float32, contract.single_accuracy)
-
-
-@_named("double precision")
-def _double_precision(contract: Contract) -> None:
-    _precision(contract, "double precision", np.float64, contract.accuracy)
-
-
-def _precision(contract: Contract, name: str, dtype: Any, most: float) -> None:
+def _precision(contract: Contract, name: str, dtype: Any) -> None:
     problem = contract.problem(dtype=dtype)
     X = contract.answer(problem.Y)
     if contract.keeps_precision:
         assert X.dtype == dtype, f"X is of type {X.dtype}, {np.dtype(dtype)} was expected for such data"
-    contract.expect(name, problem.error(X), most)
+    single = max(contract.accuracy, 1e-4) if contract.single is None else contract.single
+    contract.expect(name, problem.error(X), single if dtype is np.float32 else None)
 
 
-@_named("complex data")
-def _complex_data(contract: Contract) -> None:
-    problem = contract.problem(dtype=np.complex128)
-    if not contract.complex_data:
-        return _refused(contract, problem.Y, ("complex",))
-    contract.expect("complex data", problem.error(contract.answer(problem.Y)))
+def _complex_data(contract: Contract, name: str) -> None:
+    if contract.complex_data:
+        _recovery(contract, name, dtype=np.complex128)
+    else:
+        _error_mentions(contract, contract.problem(dtype=np.complex128).Y, ("complex",))
 
 
-@_named("integers")
-def _integers(contract: Contract) -> None:
+def _integers(contract: Contract, name: str) -> None:
     rng = np.random.default_rng(4)
     n1, n2 = contract.shape
     X = rng.integers(-9, 10, (n1, contract.rank)) @ rng.integers(-9, 10, (contract.rank, n2))
     Y = X + np.where(rng.random(X.shape) < 0.1, rng.choice([-1, 1], X.shape) * rng.integers(20, 100, X.shape), 0)
     answer = contract.answer(Y)
     assert answer.dtype.kind == "f", f"X is of type {answer.dtype}, floating-point numbers were expected"
-    contract.expect("integers", relative_error(answer, X))
+    contract.expect(name, relative_error(answer, X))
 
 
 # -------------------------------------------------------------------------------------------- the same question
 
 
 def _same(contract: Contract, name: str, X: Any, other: Any) -> None:
-    contract.expect(name, relative_error(other, X), contract.likeness, "the relative difference of the two X")
+    contract.expect(name, relative_error(other, X), contract.sameness, "the relative difference of the two X")
 
 
-@_named("scaling")
-def _scaling(contract: Contract) -> None:
+def _scaling(contract: Contract, name: str) -> None:
     Y = contract.problem().Y
     X = contract.answer(Y)
     for factor in (1e3, 1e-3):
-        _same(contract, "scaling", X, contract.answer(factor * Y) / factor)
+        _same(contract, name, X, contract.answer(factor * Y) / factor)
 
 
-@_named("transposition")
-def _transposition(contract: Contract) -> None:
+def _transposition(contract: Contract, name: str) -> None:
     problem = contract.problem()
-    X = contract.answer(np.ascontiguousarray(problem.Y.T)).T
-    contract.expect("transposition", problem.error(X))
+    contract.expect(name, problem.error(contract.answer(np.ascontiguousarray(problem.Y.T)).T))
 
 
-@_named("permutation")
-def _permutation(contract: Contract) -> None:
+def _permutation(contract: Contract, name: str) -> None:
     Y = contract.problem().Y
     rng = np.random.default_rng(5)
     rows, columns = (rng.permutation(n) for n in Y.shape)
-    _same(contract, "permutation", contract.answer(Y)[rows][:, columns], contract.answer(Y[rows][:, columns]))
+    _same(contract, name, contract.answer(Y)[rows][:, columns], contract.answer(Y[rows][:, columns]))
 
 
-@_named("layouts")
-def _layouts(contract: Contract) -> None:
+def _layouts(contract: Contract, name: str) -> None:
     """Fortran order, a view with strides, and memory that must not be written to."""
     Y = contract.problem().Y
     X = contract.answer(Y)
@@ -334,33 +267,31 @@ def _layouts(contract: Contract) -> None:
     fixed = Y.copy()
     fixed.flags.writeable = False
     for layout in (np.asfortranarray(Y), wide[::2, ::3], fixed):
-        _same(contract, "layouts", X, contract.answer(layout))
+        _same(contract, name, X, contract.answer(layout))
 
 
-@_named("input unchanged")
-def _input_unchanged(contract: Contract) -> None:
-    for problem in (contract.problem(), contract.problem(missing=0.2)) if contract.missing else (contract.problem(),):
+def _input_unchanged(contract: Contract, name: str) -> None:
+    for missing in (0.0, 0.2) if contract.missing else (0.0,):
+        problem = contract.problem(missing=missing)
         Y = problem.Y.copy()
         contract.answer(Y)
         changed = int(np.count_nonzero(~((problem.Y == Y) | (np.isnan(problem.Y) & np.isnan(Y)))))
         assert not changed, f"{changed} entries of Y were changed, none was expected to be"
 
 
-@_named("reproducible")
-def _reproducible(contract: Contract) -> None:
+def _reproducible(contract: Contract, name: str) -> None:
     Y = contract.problem().Y
-    first, second = contract.answer(Y), contract.answer(Y)
-    apart = int(np.count_nonzero(first != second))
+    apart = int(np.count_nonzero(contract.answer(Y) != contract.answer(Y)))
     assert not apart, f"{apart} entries of X differ between two runs on the same Y, the same bits were expected"
 
 
 # -------------------------------------------------------------------------------------------- degenerate data
 
 
-def _finite_or_refused(contract: Contract, Y: Any, rank: int) -> Any:
-    """Return X, or None if Y was refused in words."""
+def _finite_or_error(contract: Contract, Y: Any, rank: int) -> Any:
+    """Return X, or None if the solver raised a clear ValueError."""
     try:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             return contract.answer(Y, rank)
     except np.linalg.LinAlgError as error:
         raise AssertionError(f"{error!r} came, where a finite X or a clear ValueError was expected") from error
@@ -370,29 +301,43 @@ def _finite_or_refused(contract: Contract, Y: Any, rank: int) -> Any:
         return None
 
 
-@_named("zeros")
-def _zeros(contract: Contract) -> None:
-    X = _finite_or_refused(contract, np.zeros(contract.shape), contract.rank)
+def _zeros(contract: Contract, name: str) -> None:
+    X = _finite_or_error(contract, np.zeros(contract.shape), contract.rank)
     assert X is None or not X.any(), f"X has entries up to {np.abs(X).max():.3g}, zeros were expected"
 
 
-@_named("one row")
-def _one_row(contract: Contract) -> None:
-    _finite_or_refused(contract, contract.problem().Y[:1], 1)
+def _small(contract: Contract, name: str, rows: int | None = None, columns: int | None = None) -> None:
+    _finite_or_error(contract, contract.problem().Y[:rows, :columns], 1)
 
 
-@_named("one column")
-def _one_column(contract: Contract) -> None:
-    _finite_or_refused(contract, contract.problem().Y[:, :1], 1)
-
-
-@_named("one entry")
-def _one_entry(contract: Contract) -> None:
-    _finite_or_refused(contract, np.full((1, 1), 2.0), 1)
-
-
-@_named("constant")
-def _constant(contract: Contract) -> None:
-    X = _finite_or_refused(contract, np.full(contract.shape, 3.0), 1)
+def _constant(contract: Contract, name: str) -> None:
+    X = _finite_or_error(contract, np.full(contract.shape, 3.0), 1)
     if X is not None:
-        contract.expect("constant", relative_error(X, np.full(contract.shape, 3.0)))
+        contract.expect(name, relative_error(X, np.full(contract.shape, 3.0)))
+
+
+CHECKS: dict[str, Check] = {
+    "planted recovery": _recovery,
+    "many outliers": functools.partial(_recovery, outlier_fraction=0.3),
+    "unknown rank": _unknown_rank,
+    "rank too large": _rank_too_large,
+    "tall": _tall,
+    "wide": _wide,
+    "missing entries": _missing_entries,
+    "outlying rows": _outlying_rows,
+    "single precision": functools.partial(_precision, dtype=np.float32),
+    "double precision": functools.partial(_precision, dtype=np.float64),
+    "complex data": _complex_data,
+    "integers": _integers,
+    "scaling": _scaling,
+    "transposition": _transposition,
+    "permutation": _permutation,
+    "layouts": _layouts,
+    "input unchanged": _input_unchanged,
+    "reproducible": _reproducible,
+    "zeros": _zeros,
+    "one row": functools.partial(_small, rows=1),
+    "one column": functools.partial(_small, columns=1),
+    "one entry": functools.partial(_small, rows=1, columns=1),
+    "constant": _constant,
+}

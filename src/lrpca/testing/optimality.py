@@ -1,4 +1,4 @@
-"""Is it the solution? The optimality conditions of the convex program, whoever solved it.
+"""The optimality conditions of principal component pursuit.
 
 (X, S) minimises ``‖X‖_* + λ ‖S‖_1`` subject to ``X + S = Y`` if and only if there is a dual Λ that is a subgradient of
 both terms [1]_:
@@ -36,8 +36,7 @@ def pcp_violation(
 ) -> float:
     """Return how far (X, S) is from the optimality conditions of principal component pursuit, relative to ‖Λ‖.
 
-    The dual Λ is looked for by alternating projections between the two sets it has to be in; nothing of a solver but
-    its answer is used.
+    The dual Λ is searched by alternating projections between the two sets it has to be in.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ def pcp_violation(
         Entries of S below this part of the largest |Y|, and singular values of X below this part of the largest, count
         as zero.
     max_iter : int
-        Most projections on each set.
+        Maximal number of projections on each set.
 
     Returns
     -------
@@ -101,24 +100,14 @@ def _settled(distances: list[float]) -> bool:
     return last == 0 or (len(distances) > _OVER and last > (1 - _SETTLED) * distances[-1 - _OVER])
 
 
-def _of_sparse(
-    dual: Any,  # (n1, n2)
-    signs: Any,  # (n1, n2): of S on its support
-    support: Any,  # (n1, n2) of bool
-    seen: Any,  # (n1, n2) of bool
-    weight: float,
-) -> Any:
-    """Return the nearest subgradient of λ ‖S‖_1."""
+def _of_sparse(dual: Any, signs: Any, support: Any, seen: Any, weight: float) -> Any:
+    """Return the nearest subgradient of λ ‖S‖_1, from the signs of S on its support."""
     size = np.abs(dual)
     clipped = dual * np.minimum(1.0, weight / np.where(size > 0, size, 1.0))
     return np.where(support, weight * signs, np.where(seen, clipped, 0))
 
 
-def _of_low_rank(
-    dual: Any,  # (n1, n2)
-    U: Any,  # (n1, r)
-    Vh: Any,  # (r, n2)
-) -> Any:
+def _of_low_rank(dual: Any, U: Any, Vh: Any) -> Any:
     """Return the nearest subgradient of ‖X‖_*."""
     rest = dual - U @ (U.conj().T @ dual)
     rest = rest - (rest @ Vh.conj().T) @ Vh

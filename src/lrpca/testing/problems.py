@@ -103,12 +103,8 @@ def row_grams(
     return (weights @ np.einsum("jk,jl->jkl", R, R).reshape(len(R), r * r)).reshape(-1, r, r)
 
 
-def _weighted_rows(
-    Y: Any,  # (n1, n2)
-    clean: Any,  # (n1, n2) 0 or 1
-    R: Any,  # (n2, r)
-) -> Any:
-    """Return the coefficients (n1, r) of least squares on the clean entries of each row."""
+def _weighted_rows(Y: Any, clean: Any, R: Any) -> Any:
+    """Return the coefficients (n1, r) of least squares on the clean entries (1, others 0) of each row of Y."""
     ridge = 1e-12 * np.trace(R.T @ R) * np.eye(R.shape[1])
     return np.linalg.solve(row_grams(clean, R) + ridge, (Y @ R)[..., None])[..., 0]
 
@@ -187,11 +183,7 @@ def planted(
     least = 2 if offset else 1
     if not least <= rank <= min(shape):
         raise ValueError(f"rank={rank} is not between {least} and min(shape)={min(shape)}; an offset counts as one")
-    for name, number, low in (
-        ("noise", noise, 0.0),
-        ("condition", condition, 1.0),
-        ("outlier_size", outlier_size, 0.0),
-    ):
+    for name, number, low in (("noise", noise, 0), ("condition", condition, 1), ("outlier_size", outlier_size, 0)):
         if not number >= low:
             raise ValueError(f"{name}={number} is below {low:g}; give at least that")
     if scale is not None and not scale > 0:
@@ -243,9 +235,8 @@ def _positions(placement: str, shape: tuple[int, int], share: float, rng: np.ran
         return columns * n2 + rows
     density = max(_GATHERED, share)
     chosen = rng.choice(n1, round(share / density * n1), replace=False)
-    return np.concatenate([i * n2 + rng.choice(n2, int(density * n2), replace=False) for i in chosen] or [[]]).astype(
-        int
-    )
+    rows = [i * n2 + rng.choice(n2, int(density * n2), replace=False) for i in chosen]
+    return np.concatenate(rows or [[]]).astype(int)
 
 
 def column_space(

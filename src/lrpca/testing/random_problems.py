@@ -1,8 +1,8 @@
-"""Random problems: every law of low-rank parts, outliers, noise and gaps meets every other.
+"""Random problems: every law of low-rank parts, outliers, noise and gaps is combined with every other.
 
 A problem is ``Y = corrupt(X + noise)`` where observed. The four parts are drawn independently from the tables at the
-end of this file, so that a method is measured on kinds of data nobody tuned it to. To add a kind, add a function to one
-of the tables.
+end of this file, so methods are measured on kinds of data that they were not tuned to. To add a kind, add a function to
+one of the tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from lrpca.testing.problems import Problem, column_space, row_grams
 
 Rng = np.random.Generator
+Shape = tuple[int, ...]
 
 # Shapes: each side is drawn from a log-uniform law between these.
 SIDES = (8, 2000)
@@ -63,21 +64,15 @@ def random_problem(random_state: int, **fixed: Any) -> Problem:
     most = max(1, min(LARGEST_RANK, min(shape) // 6))
     rank = int(fixed.get("rank", 1 + np.floor(most * rng.random() ** 2)))
     surplus = fixed.get("surplus", SURPLUS[int(rng.integers(len(SURPLUS)))])
-    laws = {
-        part: _chosen(part, table, fixed.get(part), rng)
-        for part, table in (
-            ("low_rank", LOW_RANK_LAWS),
-            ("outliers", OUTLIER_LAWS),
-            ("noise", NOISE_LAWS),
-            ("gaps", GAP_LAWS),
-        )
-    }
+    tables = {"low_rank": LOW_RANK_LAWS, "outliers": OUTLIER_LAWS, "noise": NOISE_LAWS, "gaps": GAP_LAWS}
+    laws = {part: _chosen(part, table, fixed.get(part), rng) for part, table in tables.items()}
     X = LOW_RANK_LAWS[laws["low_rank"]](rng, *shape, rank)
     X = X / np.sqrt(np.mean(X**2))
     # Some laws have one component more or fewer than asked for.
     rank = int(np.linalg.matrix_rank(X @ rng.standard_normal((shape[1], min(rank + 2, shape[1])))))
-    sigma = NOISE_LAWS[laws["noise"]][0](rng, shape) * 10 ** rng.uniform(-3, -1)
-    Z = X + sigma * NOISE_LAWS[laws["noise"]][1](rng, shape)
+    level, unit_noise = NOISE_LAWS[laws["noise"]]
+    sigma = level(rng, shape) * 10 ** rng.uniform(-3, -1)
+    Z = X + sigma * unit_noise(rng, shape)
     share, missing, size = rng.uniform(0.02, 0.3), rng.uniform(0.05, 0.5), 10 ** rng.uniform(-0.3, 1.5)
     for _ in range(_TRIES):
         Y = OUTLIER_LAWS[laws["outliers"]](rng, Z, share, size)
@@ -170,7 +165,6 @@ def _sparse_factors(rng: Rng, n1: int, n2: int, rank: int) -> Any:
 
 
 def _signs(rng: Rng, n1: int, n2: int, rank: int) -> Any:
-    del rank
     return np.outer(rng.choice([-1.0, 1.0], n1), rng.choice([-1.0, 1.0], n2))
 
 
@@ -186,16 +180,9 @@ def _one_sided(rng: Rng, Z: Any, share: float, size: float) -> Any:
 
 
 def _in_rows(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    return Z + size * _gathered(rng, Z.shape, share) * rng.standard_normal(Z.shape)
-
-
-def _in_columns(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    return _in_rows(rng, Z.T, share, size).T
-
-
-def _gathered(rng: Rng, shape: tuple[int, ...], share: float) -> Any:
-    """Return entries of half of each row, in so many rows that they are `share` of all."""
-    return (rng.random((shape[0], 1)) < 2 * share) & (rng.random(shape) < 0.5)
+    """Half of the entries of some rows, which are so many that `share` of all entries are outliers."""
+    where = (rng.random((len(Z), 1)) < 2 * share) & (rng.random(Z.shape) < 0.5)
+    return Z + size * where * rng.standard_normal(Z.shape)
 
 
 def _moving_blocks(rng: Rng, Z: Any, share: float, size: float) -> Any:
@@ -235,18 +222,11 @@ def _level_shifts(rng: Rng, Z: Any, share: float, size: float) -> Any:
 
 
 def _saturated(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    del size
     low, high = np.quantile(Z, [share / 2, 1 - share / 2])
     return np.clip(Z, low if rng.random() < 0.5 else -np.inf, high)
 
 
-def _sign_flips(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    del size
-    return np.where(rng.random(Z.shape) < share, -Z, Z)
-
-
 def _multiplied(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    del size
     return np.where(rng.random(Z.shape) < share, rng.choice([0.0, 0.5, 2.0, 10.0]) * Z, Z)
 
 
@@ -258,28 +238,15 @@ def _fill_value(rng: Rng, Z: Any, share: float, size: float) -> Any:
 # Noise: its level for every entry (rng, shape) -> broadcastable, and noise of unit level (rng, shape) -> (n1, n2)
 
 
-def _even(rng: Rng, shape: tuple[int, ...]) -> Any:
-    del rng, shape
+def _even(rng: Rng, shape: Shape) -> Any:
     return np.ones((1, 1))
 
 
-def _by_column(rng: Rng, shape: tuple[int, ...]) -> Any:
-    return 10 ** rng.uniform(-1.5, 0, (1, shape[1]))
-
-
-def _by_row(rng: Rng, shape: tuple[int, ...]) -> Any:
-    return 10 ** rng.uniform(-1.5, 0, (shape[0], 1))
-
-
-def _gaussian(rng: Rng, shape: tuple[int, ...]) -> Any:
+def _gaussian(rng: Rng, shape: Shape) -> Any:
     return rng.standard_normal(shape)
 
 
-def _student(rng: Rng, shape: tuple[int, ...]) -> Any:
-    return rng.standard_t(3, shape) / np.sqrt(3)
-
-
-def _autoregressive(rng: Rng, shape: tuple[int, ...]) -> Any:
+def _autoregressive(rng: Rng, shape: Shape) -> Any:
     """AR(1) down the columns, correlation 0.5 to 0.95."""
     from scipy.signal import lfilter
 
@@ -290,17 +257,9 @@ def _autoregressive(rng: Rng, shape: tuple[int, ...]) -> Any:
 # Gaps (rng, X, share) -> observed (n1, n2)
 
 
-def _at_random(rng: Rng, X: Any, share: float) -> Any:
-    return rng.random(X.shape) >= share
-
-
 def _row_stretches(rng: Rng, X: Any, share: float) -> Any:
     n1, n2 = X.shape
     return (np.arange(n2) - rng.integers(n2, size=(n1, 1))) % n2 >= share * n2
-
-
-def _column_stretches(rng: Rng, X: Any, share: float) -> Any:
-    return _row_stretches(rng, X.T, share).T
 
 
 def _large_values(rng: Rng, X: Any, share: float) -> Any:
@@ -325,11 +284,6 @@ def _two_surveys(rng: Rng, X: Any, share: float) -> Any:
     return observed[rng.permutation(n1)]
 
 
-def _all_observed(rng: Rng, X: Any, share: float) -> Any:
-    del rng, share
-    return np.ones(X.shape, bool)
-
-
 LOW_RANK_LAWS: Mapping[str, Callable[[Rng, int, int, int], Any]] = {
     "gaussian factors": _factors,
     "ill-conditioned": _ill_conditioned,
@@ -345,29 +299,29 @@ OUTLIER_LAWS: Mapping[str, Callable[[Rng, Any, float, float], Any]] = {
     "anywhere": _anywhere,
     "one-sided": _one_sided,
     "in rows": _in_rows,
-    "in columns": _in_columns,
+    "in columns": lambda rng, Z, share, size: _in_rows(rng, Z.T, share, size).T,
     "moving blocks": _moving_blocks,
     "stripes": _stripes,
     "bursts": _bursts,
     "level shifts": _level_shifts,
     "saturated": _saturated,
-    "sign flips": _sign_flips,
+    "sign flips": lambda rng, Z, share, size: np.where(rng.random(Z.shape) < share, -Z, Z),
     "multiplied": _multiplied,
     "fill value": _fill_value,
 }
-NOISE_LAWS: Mapping[str, tuple[Callable[[Rng, tuple[int, ...]], Any], Callable[[Rng, tuple[int, ...]], Any]]] = {
+NOISE_LAWS: Mapping[str, tuple[Callable[[Rng, Shape], Any], Callable[[Rng, Shape], Any]]] = {
     "none": (lambda rng, shape: np.zeros((1, 1)), _gaussian),
     "gaussian": (_even, _gaussian),
-    "by column": (_by_column, _gaussian),
-    "by row": (_by_row, _gaussian),
-    "t3": (_even, _student),
+    "by column": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (1, shape[1])), _gaussian),
+    "by row": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (shape[0], 1)), _gaussian),
+    "t3": (_even, lambda rng, shape: rng.standard_t(3, shape) / np.sqrt(3)),
     "AR(1)": (_even, _autoregressive),
 }
 GAP_LAWS: Mapping[str, Callable[[Rng, Any, float], Any]] = {
-    "none": _all_observed,
-    "at random": _at_random,
+    "none": lambda rng, X, share: np.ones(X.shape, bool),
+    "at random": lambda rng, X, share: rng.random(X.shape) >= share,
     "row stretches": _row_stretches,
-    "column stretches": _column_stretches,
+    "column stretches": lambda rng, X, share: _row_stretches(rng, X.T, share).T,
     "large values": _large_values,
     "staircase": _staircase,
     "two surveys": _two_surveys,

@@ -74,22 +74,22 @@ def time_paper_way(setting: Setting, timed: int, seed: int) -> Training:
     """Time some steps of the paper's algorithm, spread evenly over all of them, and extrapolate."""
     learn = lrpca.learn
     source = learn.problems.PaperProblems((setting.n, setting.n), setting.rank, setting.alpha)
-    course = learn.paper.PaperCourse(source, seed=seed, model="fnn", layers=PAPER_LAYERS, depth=PAPER_LAYERS)
-    counts = spread([stage.steps for stage in course.stages], timed)
+    trainer = learn.paper.PaperTrainer(source, seed=seed, model="fnn", layers=PAPER_LAYERS, depth=PAPER_LAYERS)
+    counts = spread([stage.steps for stage in trainer.stages], timed)
     spent = 0.0
     # As `lrpca.learn.train` runs it.
-    with learn.trainer.one_thread():
+    with learn.trainer.torch_settings("cpu"):
         # The first step of all is slower, as memory is fetched and code is loaded: one of the deepest is not counted.
-        course.go_to(len(course.stages) - 1)
-        course.step()
+        trainer.go_to(len(trainer.stages) - 1)
+        trainer.step()
         for index, count in counts.items():
-            course.go_to(index)
+            trainer.go_to(index)
             began = time.perf_counter()
             for _ in range(count):
-                course.step()
+                trainer.step()
             spent += time.perf_counter() - began
     made = sum(counts.values())
-    return Training(PAPER_WAY, setting, seed, course.total, made, float(f"{course.total * spent / made:.4g}"))
+    return Training(PAPER_WAY, setting, seed, trainer.total, made, float(f"{trainer.total * spent / made:.4g}"))
 
 
 def spread(steps: Sequence[int], some: int) -> dict[int, int]:
