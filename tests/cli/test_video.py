@@ -19,6 +19,7 @@ from lrpca.video import Progress, open_frames
 pytest.importorskip("typer", reason="needs the extra cli")
 pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video]")
 
+from lrpca.video.learning import SceneLearner
 from lrpca.video.preview import Preview
 from lrpca.video.scene import Scene
 from lrpca.video.writing import PictureFolder, VideoFile
@@ -387,3 +388,15 @@ def test_an_interrupted_run_leaves_the_complete_result(
     assert capsys.readouterr().err == f"lrpca: {said}{left}\n"
     assert names(folder / "out") == sorted([*EVERYTHING, "partial"]) and names(folder / "out" / "partial") == EVERYTHING
     assert figures(folder / "out" / "partial")["frames"] == 40
+
+
+def test_interrupted_before_the_first_frame(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SceneLearner, "take_window", interrupt)
+    assert main(["video", "clip.mp4", "-o", "out"]) == ExitCode.INTERRUPTED
+    assert "interrupted, nothing half-written is left" in capsys.readouterr().err
+    assert names(folder / "out") == []
