@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lrpca.video.reading import open_frames
+from lrpca.video.reading import FrameReader, open_frames
+from lrpca.video.sources import Source
 
 av = pytest.importorskip("av", reason="needs the extra video")
 
@@ -110,6 +111,14 @@ def test_pixel_formats(tmp_path, codec, pixels, channels):
     assert clip.channels == 1 and found.shape == (12, 48, 64) and error_of(found, bright) < tolerance
     clip, found = read(path, grey=False)
     assert clip.channels == 3 and found.shape == (12, 48, 64, 3)
+
+
+@pytest.mark.parametrize("codec, pixels", [("ffv1", "yuv420p"), ("libx264", "yuv444p"), ("mpeg4", "yuv420p")])
+def test_odd_sizes(tmp_path, codec, pixels):
+    frames = ramp(height=33, width=47)
+    _, found = read(make_clip(tmp_path / "clip.mkv", frames, codec, pixels))
+    assert found.shape == frames.shape and error_of(found, frames) < 8
+    assert read(tmp_path / "clip.mkv", grey=True)[1].shape == frames.shape[:3]
 
 
 @pytest.mark.parametrize("ending", [".mp4", ".mkv"])
@@ -301,6 +310,15 @@ def test_read_into_fills_blocks_from_the_front(tmp_path):
     with pytest.raises(ValueError, match="closed; open it again"):
         clip.read_into(block)
     clip.close()
+
+
+def test_times_go_forward_whatever_the_source_says():
+    frame = np.zeros((4, 5), np.uint8)
+    times = [0.0, 0.5, 0.5, None, 0.1, 2.0]
+    source = Source("clip", 4, 5, 1, 10.0, None, iter([(time, frame) for time in times]))
+    with FrameReader(source) as clip:
+        assert len(list(clip)) == 6
+    assert np.allclose(clip.times, [0.0, 0.5, 0.6, 0.7, 0.8, 2.0])
 
 
 def test_frames_are_fresh(tmp_path):

@@ -1,7 +1,9 @@
 """`lrpca.video.separate`: what is marked and what is not, windows, memory, files, bad input."""
 
 import json
+import os
 import tracemalloc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -195,6 +197,25 @@ def test_no_frame_is_lost_at_the_edge_of_a_window(window):
     assert [call.done for call in calls] == sorted({call.done for call in calls}) and calls[-1].done == 60
     assert all(call.n_frames is None and call.seconds >= 0 for call in calls)
     assert result.background(0).shape == result.background(59).shape == (20, 30)
+
+
+def test_frames_of_a_generator_are_let_go():
+    alive, most = weakref.WeakSet(), 0
+    picture = render(1).frames[0]
+
+    class Frame(np.ndarray):  # one that can be counted
+        __hash__ = object.__hash__
+
+    def camera():
+        nonlocal most
+        for _ in range(300):
+            frame = picture.copy().view(Frame)
+            alive.add(frame)
+            most = max(most, len(alive))
+            yield frame
+
+    assert separate(camera(), window=40).n_frames == 300
+    assert most <= 4
 
 
 def test_frames_do_not_pile_up_in_memory():
@@ -403,6 +424,23 @@ def test_what_a_part_may_replace(tmp_path, coloured):
     assert json.loads((result.folder / "result.json").read_text())["frames"] == 32
 
 
+def test_files_that_cannot_all_be_put_in_place_leave_the_earlier_ones(tmp_path, coloured, monkeypatch):
+    separate(coloured.frames, tmp_path, masks="pictures")
+    before = contents(tmp_path)
+    usual = os.replace
+
+    def failing(source, destination):
+        if destination == tmp_path / "report.html":
+            monkeypatch.undo()
+            raise OSError(28, "No space left on device")
+        usual(source, destination)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match=f"path={str(tmp_path)!r} cannot be written .No space left on device.; choose"):
+        separate(coloured.frames[:50], tmp_path, overwrite=True)
+    assert contents(tmp_path) == before and not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
 @pytest.mark.parametrize(("error", "n_frames"), [(BrokenCameraError, 40), (KeyboardInterrupt, 32)])
 def test_finished_windows_stay_usable(error, n_frames, tmp_path, coloured):
     def camera():
@@ -413,6 +451,33 @@ def test_finished_windows_stay_usable(error, n_frames, tmp_path, coloured):
         separate(camera(), tmp_path, window=16)  # an error lets the window be finished, an interrupt does not
     figures = check_files(tmp_path, n_frames, 45, 61)
     assert figures["complete"] is False and error.__name__ in figures["notes"][0]
+
+
+def test_what_came_before_a_change_of_size_is_kept(tmp_path, coloured):
+    frames = [*coloured.frames[:25], *coloured.frames[:3, :40]]
+    with pytest.raises(ValueError, match="source has frames of several shapes: frame 25 "):
+        separate(frames, tmp_path)
+    assert check_files(tmp_path, 25, 45, 61)["complete"] is False
+
+
+@pytest.mark.parametrize("error", [BrokenCameraError, KeyboardInterrupt])
+def test_an_interrupt_while_writing_leaves_whole_files(error, tmp_path, coloured, monkeypatch):
+    from lrpca.video.preview import Preview
+
+    add = Preview.add
+
+    def interrupted(self, index, *arguments):
+        if index == 20:
+            raise error
+        add(self, index, *arguments)
+
+    monkeypatch.setattr(Preview, "add", interrupted)
+    with pytest.raises(error):
+        separate(coloured.frames, tmp_path)
+    assert sorted(file.name for file in tmp_path.rglob("*")) == sorted([*VIDEOS, "report.html", "result.json"])
+    assert json.loads((tmp_path / "result.json").read_text())["complete"] is False
+    for name in VIDEOS:
+        assert len(decode(tmp_path / name)) in (20, 21)
 
 
 def test_nothing_is_left_of_a_run_without_a_frame(tmp_path):
@@ -490,6 +555,25 @@ def test_any_rank_goes_with_any_length(rank, n_frames):
 
 HOUSE_FORM = r"^[a-z_.]+( |=).*; "
 FRAMES = np.full((6, 8, 9), 90, np.uint8)
+BAD_SOURCES = {
+    "floats": FRAMES / 255.0,
+    "nan": np.full((6, 8, 9), np.nan),
+    "no frames": FRAMES[:0],
+    "no pixels": FRAMES[:, :0],
+    "empty list": [],
+    "one picture": FRAMES[0],
+    "two sizes": [FRAMES[0], FRAMES[0, :5]],
+    "grey and colour": [FRAMES[0], np.zeros((8, 9, 3), np.uint8)],
+    "out of range": FRAMES.astype(np.int16) * 4,
+    "text in a list": ["a", "b"],
+    "a number": 7,
+}
+
+
+@pytest.mark.parametrize("name", BAD_SOURCES)
+def test_what_is_no_clip_is_refused(name):
+    with pytest.raises(ValueError, match=HOUSE_FORM):
+        separate(BAD_SOURCES[name])
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,15 @@ def test_a_higher_rate_forgets_sooner():
     assert np.mean(times[0] > 40) > np.mean(times[1] > 40)  # more of what is known is new
 
 
+def test_black_frames_come_and_go(clip):
+    black = np.zeros((12, 60, 80), np.uint8)
+    for frames in ([black, clip.frames[:30]], [clip.frames[:30], black, clip.frames[30:60]]):
+        separator = Separator()
+        for part in frames:
+            feed(separator, part)
+        assert all(np.isfinite(value).all() or name == "scene_limit" for name, value in state_of(separator).items())
+
+
 # --- frozen --------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +306,15 @@ def test_wrong_learning_rates_are_refused(rate, learnt, clip):
     with pytest.raises(ValueError, match=r"^learning_rate=.* is not a number from 0 to 1; "):
         separator.apply(clip.frames[0], learning_rate=rate)
     assert separator.n_frames == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rank", 0), ("rank", 2.5), ("sensitivity", 0), ("sensitivity", "1"), ("downscale", 0), ("downscale", 99)],
+)
+def test_wrong_requests_are_refused(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}=.*; "):
+        Separator(**{name: value}).apply(np.zeros((8, 9), np.uint8))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (3, 2), (4, 4, 1), (4, 4, 3)])

@@ -1,4 +1,6 @@
 import io
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,6 +93,14 @@ def test_odd_sizes_repeat_the_last_row_and_column(tmp_path, height, width, chann
     assert np.array_equal(found, padded) if lossless else error_of(found, padded) < 12
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_lossless_keeps_every_value(tmp_path, channels):
+    frames = np.random.default_rng(0).integers(0, 256, (5, 32, 48, 3), dtype=np.uint8)
+    frames = frames if channels == 3 else frames[..., 0]
+    _, found = read(write(tmp_path / "clip.mp4", frames, channels=channels, lossless=True), grey=channels == 1)
+    assert np.array_equal(found, frames)
+
+
 def test_frames_may_be_reused_by_the_caller(tmp_path):
     frames = np.random.default_rng(0).integers(0, 256, (8, 32, 48, 3), dtype=np.uint8)
     buffer = np.empty((32, 48, 3), np.uint8)
@@ -125,6 +135,12 @@ def test_rates(tmp_path, rate):
     clip, found = read(tmp_path / "clip.mp4")
     assert len(found) == 5 and clip.rate == pytest.approx(rate, rel=1e-3)
     assert np.allclose(np.array(clip.times) * rate, np.arange(5), rtol=1e-3)
+
+
+def test_one_frame_and_black_frames(tmp_path):
+    assert len(read(write(tmp_path / "one.mp4", scene(1)))[1]) == 1
+    _, found = read(write(tmp_path / "black.mp4", np.zeros((9, 32, 32), np.uint8), channels=1))
+    assert len(found) == 9 and not found.any()
 
 
 def test_folders_are_made_and_files_replaced_only_when_finished(tmp_path):
@@ -169,6 +185,54 @@ def test_an_exception_finishes_the_clip(tmp_path, writer, kind):
     assert [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
 
 
+@pytest.mark.parametrize("writer", [VideoFile, PictureFolder])
+def test_an_interrupt_while_finishing_leaves_nothing(tmp_path, monkeypatch, writer):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    clip = writer(tmp_path / "clip.mp4", 48, 64, 25.0)
+    for frame in scene(30):
+        clip.write(frame)
+    monkeypatch.setattr(clip, "_finish", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        clip.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+ENDLESS = """
+import itertools, sys
+import numpy as np
+from lrpca.video.writing import VideoFile
+frame = np.zeros((240, 320, 3), np.uint8)
+with VideoFile(sys.argv[1], 240, 320, 25.0) as clip:
+    for index in itertools.count():
+        frame[:] = index % 200
+        clip.write(frame)
+        if index == 50:
+            print("running", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of Unix")
+def test_ctrl_c_leaves_a_whole_file(tmp_path):
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path / "clip.mp4")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"running\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
+    _, found = read(tmp_path / "clip.mp4", grey=True)
+    assert len(found) >= 51 and np.abs(found[:, 0, 0].astype(int) - np.arange(len(found)) % 200).max() <= 3
+
+
+@pytest.mark.parametrize("writer", [VideoFile, PictureFolder])
+def test_without_frames_there_is_no_clip(tmp_path, writer):
+    with writer(tmp_path / "clip.mp4", 48, 64, 25.0):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("lossless", [False, True])
 @pytest.mark.parametrize("n_bytes", [10, 3000, 20000])
 def test_a_full_disk(tmp_path, n_bytes, lossless):
@@ -183,6 +247,15 @@ def test_a_full_disk(tmp_path, n_bytes, lossless):
         clip.write(frames[0])
         raise RuntimeError("mine")  # the first error is the one that is raised
     assert path.read_bytes() == old and [file.name for file in tmp_path.iterdir()] == ["clip.mp4"]
+
+
+def test_a_full_disk_without_a_with_statement(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (60, 48, 64, 3), dtype=np.uint8)
+    clip = VideoFile(tmp_path / "clip.mp4", 48, 64, 25.0, lossless=True)  # soon more than FFmpeg holds back
+    with full_disk(20000), pytest.raises(OSError, match="cannot be written"):
+        for frame in frames:
+            clip.write(frame)
+    assert 0 < clip.n_frames < 60 and list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_full_at_the_very_end(tmp_path):
@@ -278,6 +351,16 @@ def test_an_interrupt_leaves_no_half_picture(tmp_path, monkeypatch):
         monkeypatch.setattr(Path, "write_bytes", interrupt)
         clip.write(scene(3)[2])
     assert np.array_equal(read(tmp_path / "masks.mp4")[1], scene(3)[:2])
+
+
+def test_a_full_disk_leaves_no_pictures(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 48, 64, 3), dtype=np.uint8)
+    frames[0] = 0  # small enough
+    with full_disk(2000), pytest.raises(OSError, match=r"path='.*masks' cannot be written \(File too large\)"):
+        with PictureFolder(tmp_path / "masks", 48, 64) as clip:
+            for frame in frames:
+                clip.write(frame)
+    assert clip.n_frames == 1 and list(tmp_path.iterdir()) == []
 
 
 def test_other_programs_read_the_pictures():
