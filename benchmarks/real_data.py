@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import lrpca
-from lrpca.bench.judging import pursue
+from lrpca.bench.judging import PCP, run_solver
 from lrpca.bench.measuring import Table, arguments, clock, number, publish
 from lrpca.bench.real_matrices import MOST_ENTRIES, SOURCES, TRAFFIC, VIDEO, Real, available, load
 
@@ -116,7 +116,7 @@ def pcp(Y: Any, observed: Any) -> tuple[Any, Any, float]:
     """Return PCP's low-rank part as factors, by singular values, whose missing entries are its own, and % outliers."""
     F = filled_by_medians(Y, observed).astype(np.float64)
     for _ in range(PCP_ROUNDS):
-        low_rank = pursue(F, PCP_LIMIT).low_rank
+        low_rank = run_solver(PCP, F, 0, PCP_LIMIT).low_rank
         F = np.where(observed, F, low_rank)
     sparse = observed & (np.abs(F - low_rank) > ZERO * np.abs(F).max())
     U, values, Vt = np.linalg.svd(low_rank, full_matrices=False)

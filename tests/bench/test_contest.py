@@ -13,7 +13,7 @@ import pytest
 
 import lrpca
 from lrpca import metrics
-from lrpca.bench.contest import Conditions, Contest, Point, compete, page, parse_specs, process, worker
+from lrpca.bench.contest import Conditions, Contest, Point, compete, page, parse_specs, process
 from lrpca.bench.contest.methods import ALL, OTHERS, Spec, Task, options_of, solve
 from lrpca.bench.contest.run import settings_of
 from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, write_truth
@@ -117,7 +117,7 @@ def test_the_rule_for_outliers_is_that_of_a_decomposition() -> None:
 
 def test_the_clock_stands_still_while_looking() -> None:
     truth: Any = SimpleNamespace(known=True, error=lambda answer: time.sleep(0.5) or 0.1)
-    recorder = worker.Recorder(io.StringIO(), truth, Probe(PROBLEM.Y), limit=60)
+    recorder = process.Recorder(io.StringIO(), truth, Probe(PROBLEM.Y), limit=60)
     recorder.begin()
     assert not recorder.look(PROBLEM.X)
     assert recorder.excluded >= 0.5 and recorder.elapsed() < 0.4

@@ -14,6 +14,7 @@ import pytest
 
 from lrpca.bench import judging
 from lrpca.bench.contest import Conditions, compete, parse_specs
+from lrpca.bench.contest.methods import Answer
 from lrpca.bench.real_matrices import Real
 from lrpca.testing import Case, planted
 
@@ -36,8 +37,8 @@ def scripts() -> Iterator[SimpleNamespace]:
 
 
 def _judged(name: str, low_rank: Any, converged: bool | None) -> Any:
-    answer = judging.Answer(low_rank, converged, "tol", 3, 4)
-    return judging.judge(CASE, 0, CASE.problem(), name, lambda Y, rank: answer)
+    answer = Answer(low_rank, converged, "tol", 3, {})
+    return judging.judge(judging.GridJob(CASE, 0, ()), CASE.problem(), name, lambda Y: answer)
 
 
 def test_solver_that_lies_is_counted(scripts: SimpleNamespace) -> None:
@@ -68,10 +69,10 @@ def test_solver_that_lies_is_counted(scripts: SimpleNamespace) -> None:
     ],
 )
 def test_solver_without_answer_is_told_and_not_recovered(case: Case, failure: Exception, ended: str) -> None:
-    def fail(Y: Any, rank: int) -> Any:
+    def fail(Y: Any) -> Any:
         raise failure
 
-    record = judging.judge(case, 0, case.problem(), "rival", fail)
+    record = judging.judge(judging.GridJob(case, 0, ()), case.problem(), "rival", fail)
     assert (record.ended, record.recovered, record.converged, record.false_converged) == (ended, False, None, False)
 
 

@@ -7,11 +7,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lrpca.bench.contest.methods import OTHERS, Task, solve
+from lrpca.bench.contest.methods import OTHERS, Answer, Task, solve
+from lrpca.bench.contest.scoring import rows_of
 from lrpca.bench.measuring import clock, data_folder
 from lrpca.decompose import decompose
 from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
@@ -24,22 +27,9 @@ DENSE, PUBLISHED_MODEL = "dense outliers", "published model"
 PUBLISHED_PROBLEMS = ((5, 0.1), (5, 0.2), (5, 0.3), (10, 0.1), (15, 0.1))
 MILESTONES = (1e-4, 1e-6)
 
-Solver = Callable[[Any, int], "Answer"]
-
 
 class TimeLimitError(RuntimeError):
     """A solver took longer than allowed."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a solver returns; None where it gives no verdict or does not count."""
-
-    low_rank: Any
-    converged: bool | None
-    ended: str
-    passes: int | None = None
-    reads: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,54 +76,24 @@ class GridJob:
     limit: float = math.inf
 
 
-@dataclass(frozen=True)
-class PublishedJob:
-    """One published problem and the names of the methods to run on it."""
-
-    rank: int
-    outlier_fraction: float
-    solvers: Sequence[str]
-
-
 def solvers() -> list[str]:
     """Return the solvers that are installed, ours first."""
     others = [method for method in METHODS if method != DEFAULT]
     return [DEFAULT, *others, *([PCP] if OTHERS[PCP].version() else []), SVD]
 
 
-def solver(name: str, limit: float = math.inf) -> Solver:
-    """Return a solver by its name, or the default by ``without <rule>``; `limit` is in seconds."""
-    if name == PCP:
-        return lambda Y, rank: pursue(Y, limit)
+def run_solver(name: str, Y: Any, rank: int, limit: float = math.inf) -> Answer:
+    """Run a solver, or the default by ``without <rule>``; any other than the default has a limit in seconds."""
     if name == SVD:
-        return truncated_svd
-
-    def run(Y: Any, rank: int) -> Answer:
-        began = time.perf_counter()
-
-        def watch(state: object) -> None:
-            if name in METHODS and name != DEFAULT and time.perf_counter() - began > limit:
-                raise TimeLimitError(name)
-
-        d = decompose(Y, rank, callback=watch, **_settings(name))
-        return Answer(d.low_rank, d.converged, d.reason, d.n_iter, d.n_reads)
-
-    return run
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """Return the arguments of `decompose` for a method or for the default without a rule."""
-    return {"options": {"without": [name.removeprefix(WITHOUT)]}} if name.startswith(WITHOUT) else {"method": name}
-
-
-def pursue(Y: Any, limit: float) -> Answer:
-    """Run pyrpca as `lrpca bench` does: PCP by the inexact augmented Lagrangian, its defaults, λ = 1/√max(n1, n2)."""
-    deadline = time.perf_counter() + limit
-    look = lambda answer: time.perf_counter() > deadline  # noqa: E731
-    answer = solve(Task(PCP, min(Y.shape)), np.asarray(Y, dtype=np.float64), look)
+        return truncated_svd(Y, rank)
+    deadline = math.inf if name == DEFAULT or name.startswith(WITHOUT) else time.perf_counter() + limit
+    settings = {"without": [name.removeprefix(WITHOUT)]} if name.startswith(WITHOUT) else {}
+    task = Task(DEFAULT if settings else name, rank, settings)
+    data = np.asarray(Y, np.float64) if name == PCP else Y
+    answer = solve(task, data, lambda iterate: time.perf_counter() > deadline)
     if answer.reason == "callback":
-        raise TimeLimitError(PCP)
-    return Answer(answer.low_rank, answer.converged, answer.reason, answer.iterations)
+        raise TimeLimitError(name)
+    return answer
 
 
 def truncated_svd(Y: Any, rank: int) -> Answer:
@@ -142,7 +102,7 @@ def truncated_svd(Y: Any, rank: int) -> Answer:
     counts = np.maximum((~missing).sum(axis=0), 1)
     filled = np.where(missing, np.where(missing, 0.0, Y).sum(axis=0) / counts, Y)
     U, values, Vt = np.linalg.svd(filled, full_matrices=False)
-    return Answer((U[:, :rank] * values[:rank]) @ Vt[:rank], None, "–")
+    return Answer((U[:, :rank] * values[:rank], Vt[:rank].T), None, "–", None, {})
 
 
 def dense_cases(densities: Sequence[float]) -> list[Case]:
@@ -154,26 +114,27 @@ def dense_cases(densities: Sequence[float]) -> list[Case]:
 def run_case(job: GridJob) -> list[Record]:
     """Run every solver of a job on its problem."""
     problem = job.case.problem(job.repeat)
-    return [judge(job.case, job.repeat, problem, name, solver(name, job.limit), job.limit) for name in job.solvers]
+    run = partial(run_solver, rank=job.case.rank, limit=job.limit)
+    return [judge(job, problem, name, partial(run, name)) for name in job.solvers]
 
 
-def judge(case: Case, repeat: int, problem: Problem, name: str, function: Solver, limit: float = math.inf) -> Record:
+def judge(job: GridJob, problem: Problem, name: str, run: Callable[[Any], Answer]) -> Record:
     """Run one solver on one problem and compare its answer with the truth, and its verdict with its answer."""
-    about = (case.kind, case.name, repeat, name)
+    about = (job.case.kind, job.case.name, job.repeat, name)
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            answer = function(problem.Y.copy(), case.rank)
+            answer = run(problem.Y.copy())
     except Exception as failure:
         ended = f"{type(failure).__name__}: {failure}"
         if isinstance(failure, TimeLimitError):
-            ended = f"time limit, {limit:g} s"
+            ended = f"time limit, {job.limit:g} s"
         elif isinstance(failure, ValueError | NotImplementedError) and not problem.observed.all():
             ended = "refuses NaN"
         return Record(*about, None, problem.oracle_error, False, None, False, ended)
     seconds = time.perf_counter() - began
-    error = problem.error(answer.low_rank)
+    error = problem.error(rows_of(answer.low_rank, slice(None)))
     return Record(
         *about,
         error=error if math.isfinite(error) else None,
@@ -181,8 +142,8 @@ def judge(case: Case, repeat: int, problem: Problem, name: str, function: Solver
         recovered=recovered(problem, error),
         converged=answer.converged,
         false_converged=bool(answer.converged) and wrong(problem, error),
-        ended=answer.ended,
-        passes=answer.passes,
+        ended=answer.reason,
+        passes=answer.iterations,
         reads=answer.reads,
         seconds=seconds,
     )
@@ -199,34 +160,38 @@ def read_published(rank: int, outlier_fraction: float) -> tuple[Any, Any]:
     return content["Y_star"], content["U_star"].astype(float) @ content["V_star"].astype(float).T
 
 
-def published_model(outlier_fraction: float) -> Schedule:
-    """Return the model published for an outlier fraction."""
-    file = data_folder() / "published-lrpca" / f"lrpcanet_alpha{outlier_fraction}.mat"
-    return Schedule.from_mat(file, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+def published_model(outlier_fraction: float, folder: Path | None = None) -> Schedule | None:
+    """Return the model published for an outlier fraction, None if it is not in the data folder."""
+    file = (folder or data_folder()) / "published-lrpca" / f"lrpcanet_alpha{outlier_fraction}.mat"
+    return Schedule.from_mat(file, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK) if file.is_file() else None
 
 
-def published_jobs(names: Sequence[str]) -> list[PublishedJob]:
+def published_jobs(names: Sequence[str]) -> list[tuple[int, float, Sequence[str]]]:
     """Return the published problems, none where they are absent, for those solvers that show their iterates."""
     shown = [name for name in names if name in (*METHODS, PUBLISHED_MODEL) or name.startswith(WITHOUT)]
     if not (data_folder() / "published-lrpca").is_dir() or not shown:
         return []
-    return [PublishedJob(rank, share, shown) for rank, share in PUBLISHED_PROBLEMS]
+    return [(*problem, shown) for problem in PUBLISHED_PROBLEMS]
 
 
-def run_published(job: PublishedJob) -> list[PublishedRecord]:
-    """Run every method of a job on a published problem, with the error after each pass."""
-    Y, X = read_published(job.rank, job.outlier_fraction)
+def run_published(job: tuple[int, float, Sequence[str]]) -> list[PublishedRecord]:
+    """Run the methods of a job (rank, outlier fraction, names) on a published problem, with the error of each pass."""
+    rank, share, names = job
+    Y, X = read_published(rank, share)
     found = []
-    for name in job.solvers:
-        settings = {"schedule": published_model(job.outlier_fraction)} if name == PUBLISHED_MODEL else _settings(name)
-        errors, d = errors_by_pass(Y, X, job.rank, settings)
-        reached = [passes_to(errors, goal) for goal in MILESTONES]
+    for name in names:
+        settings: dict[str, Any] = {"method": name}
+        if name == PUBLISHED_MODEL:
+            settings = {"schedule": published_model(share)}
+        elif name.startswith(WITHOUT):
+            settings = {"options": {"without": [name.removeprefix(WITHOUT)]}}
+        errors, d = errors_by_pass(Y, X, rank, settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            seconds, _ = clock(lambda: decompose(Y, job.rank, **settings))  # noqa: B023
+            seconds, _ = clock(partial(decompose, Y, rank, **settings))
         error = float(np.linalg.norm(d.L.astype(float) @ d.R.astype(float).T - X) / np.linalg.norm(X))
-        about = (job.rank, job.outlier_fraction, name)
-        found.append(PublishedRecord(*about, reached, d.n_iter, d.n_reads, d.converged, error, seconds))
+        reached = [passes_to(errors, goal) for goal in MILESTONES]
+        found.append(PublishedRecord(rank, share, name, reached, d.n_iter, d.n_reads, d.converged, error, seconds))
     return found
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -194,6 +194,7 @@ class Answer:
     estimated: tuple[str, ...] = ()  # those of them found from the data
     rank: int | None = None  # of X, where it tells
     threshold: Any = None  # residual beyond which an entry is an outlier, where it tells
+    reads: float | None = None  # passes over Y, where it counts them
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def solve(
     """Run a method on a matrix, showing each iterate to `look`."""
     if task.name in METHODS:
         return _ours(task, Y, look)
-    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, Y, look)
+    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, _floating(Y), look)
 
 
 def _ours(task: Task, Y: Any, look: Look) -> Answer:
@@ -233,7 +234,7 @@ def _ours(task: Task, Y: Any, look: Look) -> Answer:
         callback=lambda state: look((state.L, state.R)),
         options=task.options,
     )
-    found = (d.settings, d.estimated, d.diagnosis.components, d.outlier_threshold)
+    found = (d.settings, d.estimated, d.diagnosis.components, d.outlier_threshold, d.n_reads)
     return Answer((d.L, d.R), d.converged, d.reason, d.n_iter, *found)
 
 
@@ -250,9 +251,9 @@ class _Watch:
     iterations: int = 0
     last: Any = None
 
-    def see(self, depth: int) -> None:
-        """Look at the iterate of the function so many frames above; raise to end it."""
-        values = sys._getframe(depth + 1).f_locals
+    def see(self) -> None:
+        """Look at the iterate of the function that called the caller; raise to end it."""
+        values = sys._getframe(2).f_locals
         self.last = values[self.variable]
         if isinstance(values, dict):
             # Up to Python 3.12 this is a copy, kept with the frame, that would hold on to every old array.
@@ -262,86 +263,61 @@ class _Watch:
             raise _StopError
 
 
-class _Lines(io.TextIOBase):
-    """Takes what pyrpca prints, once per iteration, and its last line, which says whether it reached its tolerance."""
+def _pyrpca(task: Task, data: Any, look: Look) -> Answer:
+    from pyrpca import pcp_ialm
 
-    def __init__(self, watch: _Watch) -> None:
-        self._watch = watch
-        self.converged = False
-
-    def write(self, text: str, /) -> int:
-        """Take a printed piece."""
-        if text.startswith("iter "):
-            self._watch.see(1)
-        self.converged |= "smaller than tolerance" in text
-        return len(text)
-
-
-def _pyrpca(task: Task, Y: Any, look: Look) -> Answer:
-    from pyrpca import rpca_pcp_ialm
-
-    data = _floating(Y)
     if not np.isfinite(data).all():
         raise ValueError("Y has missing entries, which pyrpca does not take; leave it out")
-    settings = {"sparsity_factor": 1 / float(np.sqrt(max(Y.shape))), "mu": None, "rho": 1.5}
+    settings = {"sparsity_factor": 1 / float(np.sqrt(max(data.shape))), "mu": None, "rho": 1.5}
     settings |= {"tol": _TOL, "max_iter": _MAX_ITER} | task.settings
-    watch = _Watch(look, "low_rank")
-    lines = _Lines(watch)
-    reason = "callback"
-    with contextlib.redirect_stdout(lines), contextlib.suppress(_StopError):
-        watch.last = rpca_pcp_ialm(data, **settings)[0]
-        reason = "tol" if lines.converged else "max_iter"
+    watch, reason = _Watch(look, "low_rank"), "callback"
+    printed = [""]
+
+    def show(text: str) -> None:
+        printed.append(text)
+        if text.startswith("iter "):
+            watch.see()
+
+    with patch.object(pcp_ialm, "print", show, create=True), contextlib.suppress(_StopError):
+        watch.last = pcp_ialm.rpca_pcp_ialm(data, **settings)[0]
+        reason = "tol" if "smaller than tolerance" in printed[-1] else "max_iter"
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
 
-def _tensorly(task: Task, Y: Any, look: Look) -> Answer:
-    from tensorly.decomposition import robust_pca
+def _tensorly(task: Task, data: Any, look: Look) -> Answer:
+    from tensorly.decomposition import robust_decomposition as module
 
-    data = _floating(Y)
     seen = np.isfinite(data)
     mask = None if seen.all() else seen.astype(data.real.dtype)
     data = data if mask is None else np.where(seen, data, 0)
     size = float(np.linalg.norm(data))
     settings = {
         # It penalises the nuclear norms of both unfoldings, which for a matrix are the same: λ counts twice.
-        "reg_E": 2 / float(np.sqrt(max(Y.shape))),
+        "reg_E": 2 / float(np.sqrt(max(data.shape))),
         "mu_init": _TENSORLY_MU / max(_spectral_norm(data), np.finfo(float).tiny),
-        "learning_rate": _TENSORLY_GROWTH if min(Y.shape) >= _SMALL else _TENSORLY_GROWTH_SMALL,
+        "learning_rate": _TENSORLY_GROWTH if min(data.shape) >= _SMALL else _TENSORLY_GROWTH_SMALL,
         "tol": _TOL,
         "max_iter": _MAX_ITER,
     } | task.settings
-    watch = _Watch(look, "D")
-    reason = "callback"
-    with _hooked(watch), contextlib.suppress(_StopError):
+    watch, reason = _Watch(look, "D"), "callback"
+    soft_thresholding = module.soft_thresholding
+
+    def show(tensor: Any, threshold: Any) -> Any:
+        # It thresholds once per iteration, with D already new.
+        watch.see()
+        return soft_thresholding(tensor, threshold)
+
+    with patch.object(module, "soft_thresholding", show), contextlib.suppress(_StopError):
         given = {name: settings[name] for name in ("reg_E", "mu_init", "learning_rate")}
         given |= {"tol": settings["tol"] * size, "n_iter_max": settings["max_iter"]}
-        watch.last, _, errors = robust_pca(data, mask=mask, return_errors=True, verbose=0, **given)
+        watch.last, _, errors = module.robust_pca(data, mask=mask, return_errors=True, verbose=0, **given)
         reason = "tol" if len(errors) < settings["max_iter"] else "max_iter"
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
 
-@contextlib.contextmanager
-def _hooked(watch: _Watch) -> Iterator[None]:
-    """Let tensorly show its iterate whenever it thresholds, which it does once per iteration with D already new."""
-    from tensorly.decomposition import robust_decomposition as module
-
-    soft_thresholding = module.soft_thresholding
-
-    def show(tensor: Any, threshold: Any) -> Any:
-        watch.see(1)
-        return soft_thresholding(tensor, threshold)
-
-    module.soft_thresholding = show
-    try:
-        yield
-    finally:
-        module.soft_thresholding = soft_thresholding
-
-
-def _sklearn(task: Task, Y: Any, look: Look) -> Answer:
+def _sklearn(task: Task, data: Any, look: Look) -> Answer:
     from sklearn.decomposition import PCA
 
-    data = _floating(Y)
     seen = np.isfinite(data)
     if not seen.all():
         means = np.where(seen, data, 0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)

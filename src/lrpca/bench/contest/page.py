@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 from collections import Counter
 from dataclasses import fields
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrpca.bench.contest.methods import OTHERS
-from lrpca.bench.contest.results import Contest, Entry
+from lrpca.bench.contest.results import Contest, Entry, plain
 from lrpca.files.atomic import replacing_files
 from lrpca.report import Number, Page, Picture, plotted
 
@@ -56,28 +55,16 @@ _FEW, _IDLE = 1e-3, 0.5
 
 def write(contest: Contest, folder: str | os.PathLike[str]) -> Path:
     """Write the four files, all of them or none, into a folder that is made if missing; return the path of the page."""
-    target, contents = Path(folder), _contents(contest)
+    title = f"{'Error' if contest.problem['known'] else 'Residual'} against time."
+    picture = plotted(lambda figure: draw(contest, figure.subplots()), (11.0, 6.4), title, _CAPTION)
+    text = json.dumps(plain(contest.as_dict()), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    contents = (text.encode(), to_csv(contest).encode(), picture.png, _page(contest, picture).html().encode())
+    target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_files(target, last=FILES[-1]) as staging:
-        for name, content in contents.items():
+        for name, content in zip(FILES, contents, strict=True):
             (staging / name).write_bytes(content)
     return target / FILES[-1]
-
-
-def _contents(contest: Contest) -> dict[str, bytes]:
-    picture = plotted(lambda figure: draw(contest, figure.subplots()), (11.0, 6.4), _title(contest), _CAPTION)
-    text = json.dumps(_finite(contest.as_dict()), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    page = _page(contest, picture).html()
-    return dict(zip(FILES, (text.encode(), to_csv(contest).encode(), picture.png, page.encode()), strict=True))
-
-
-def _finite(value: Any) -> Any:
-    """Return plain data in which None replaces what is not finite."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_csv(contest: Contest) -> str:
@@ -117,17 +104,18 @@ def brief(value: float) -> str:
 
 def cells(entry: Entry, names: list[str]) -> list[str]:
     """Return an entry as text, one cell for each column; a dash is what is not known."""
-    return [_cell(entry, name) for name in names]
+    return [_status(entry) if name == "status" else _cell(getattr(entry, COLUMNS[name][0]), name) for name in names]
 
 
-def _cell(entry: Entry, name: str) -> str:
-    field, form, _ = COLUMNS[name]
-    value = getattr(entry, field)
-    if name == "status":
-        note = entry.note if len(entry.note) <= _NOTE else entry.note[: _NOTE - 3] + "..."
-        return str(value) if value in ("converged", "done") else f"{value}: {note}"
+def _status(entry: Entry) -> str:
+    note = entry.note if len(entry.note) <= _NOTE else entry.note[: _NOTE - 3] + "..."
+    return entry.status if entry.status in ("converged", "done") else f"{entry.status}: {note}"
+
+
+def _cell(value: Any, name: str) -> str:
     if value is None:
         return "-"
+    form = COLUMNS[name][1]
     if name == "memory":
         value, form = value / 1e6, ".1f" if value < 1e8 else ".0f"
     # "#" keeps significant zeros, and a point at the end that is not.
@@ -155,6 +143,8 @@ def _short(value: Any, form: str = ".3g") -> str:
 
 def draw(contest: Contest, ax: Axes) -> None:
     """Draw error against time of every method."""
+    from matplotlib.ticker import LogFormatter
+
     names = sorted({entry.name for entry in contest.entries} - {OURS, *OTHERS})
     seen: Counter[str] = Counter()
     for entry in sorted(contest.entries, key=lambda entry: entry.spec):
@@ -185,26 +175,13 @@ def draw(contest: Contest, ax: Axes) -> None:
     ax.set_ylabel("relative error of the low-rank part" if known else "median |Y − X| / median |Y|")
     if known:
         ax.axhline(contest.conditions["target"], color="#98a2b3", linewidth=1, linestyle=(0, (2, 3)), zorder=1)
-    _label_seconds(ax)
+    ax.xaxis.set_major_formatter(LogFormatter())
+    ax.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
     if ax.lines:
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9, handlelength=3.2)
 
 
-def _label_seconds(ax: Axes) -> None:
-    """Label the times as 0.02, 0.05, 0.1 ..., or only powers of ten where there are many."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-
-
 # ------------------------------------------------------------------------------------------------ the page
-
-
-def _title(contest: Contest) -> str:
-    return f"{'Error' if contest.problem['known'] else 'Residual'} against time."
 
 
 def _page(contest: Contest, picture: Picture) -> Page:
@@ -258,12 +235,8 @@ def _numbers(contest: Contest) -> list[Number]:
     reached = [(e.spec, e.seconds_to_target) for e in contest.entries if e.seconds_to_target is not None]
     count = f"{len(reached)} of {len(contest.entries)}"
     numbers = [Number(f"Reached {brief(contest.conditions['target'])}", count, "methods")]
-    if reached:
-        spec, first = reached[0]
-        numbers.append(Number("First there", f"{first:#.3g} s", spec))
-    if len(reached) > 1:
-        spec, second = reached[1]
-        numbers.append(Number("Second", f"{second / max(first, 1e-9):.2g} times as long", spec))
+    for place, (spec, seconds) in zip(("First there", "Second"), reached, strict=False):
+        numbers.append(Number(place, f"{seconds:#.3g} s", spec))
     return numbers
 
 

@@ -1,9 +1,15 @@
-"""The process of a method as seen from outside: started, followed, and ended at its limits."""
+"""One method in its own process: the worker, and the parent that follows it and ends it at its limits.
+
+The worker reads a job, one line of JSON, from its standard input, and prints lines of JSON: each iterate as it comes,
+then the result. It ends when its input does, so that it never outlives its parent.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import math
 import os
 import queue
 import signal
@@ -12,19 +18,31 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
-from lrpca.bench.contest.results import Point
-from lrpca.bench.measuring import memory_of
+import numpy as np
+
+from lrpca.bench.contest.methods import Answer, Task, solve
+from lrpca.bench.contest.results import Point, plain
+from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank
+from lrpca.bench.measuring import begin_peak, memory_of, peak_memory
 from lrpca.core.environment import THREAD_VARIABLES
+from lrpca.solvers.methods import METHODS
 
 # Seconds for loading and compiling, and for scoring the answer; neither is timed.
-_START_LIMIT, _SCORE_LIMIT = 600.0, 600.0
+_UNTIMED_LIMIT = 600.0
 # Beyond its limit a method may finish its iteration, so that the row has its last iterate.
 _GRACE, _GRACE_SHARE = 1.0, 0.05
 _POLL = 0.05
-_COMMAND = (sys.executable, "-P", "-m", "lrpca.bench.contest.worker")
+_COMMAND = (sys.executable, "-P", "-c", "from lrpca.bench.contest.process import main; main()")
+# The warm-up: large enough for every kernel to be compiled and loaded. Iterations of others, and of our methods.
+_WARM_SHAPE, _WARM_ITERATIONS = (220, 180), (3, 60)
+
+
+# ------------------------------------------------------------------------------------------------ the parent
 
 
 @dataclass
@@ -42,14 +60,7 @@ class Account:
 def run(job: dict[str, Any], *, memory_limit: float | None, threads: int) -> Account:
     """Run a job in its own process and return what happened; the process ends in any case.
 
-    Parameters
-    ----------
-    job : dict
-        What `lrpca.bench.contest.worker` takes; its ``time_limit`` applies here too.
-    memory_limit : float, optional
-        Maximum resident memory of the process in bytes, Y and the libraries included.
-    threads : int
-        Number of threads for BLAS and for numba.
+    `memory_limit` is the maximum resident memory of the process in bytes, Y and the libraries included.
     """
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     # The packages of this process, and nothing else: the current folder may hold a file named like a library.
@@ -82,7 +93,7 @@ def _follow(process: subprocess.Popen[str], limit: float, memory_limit: float | 
     account, received = Account(), _lines(process)
     grace = max(_GRACE, _GRACE_SHARE * limit)
     stage, began = "loading", time.monotonic()
-    deadline = began + _START_LIMIT
+    deadline = began + _UNTIMED_LIMIT
     while account.result is None and account.failure is None:
         held, now = memory_of(process.pid), time.monotonic()
         if memory_limit is not None and held > memory_limit:
@@ -108,7 +119,7 @@ def _follow(process: subprocess.Popen[str], limit: float, memory_limit: float | 
                 if message["error"] is not None:
                     account.calls[-1].append(Point(**message))
             elif event == "end":
-                stage, began, deadline = "scoring", now, now + _SCORE_LIMIT
+                stage, began, deadline = "scoring", now, now + _UNTIMED_LIMIT
                 account.seconds.append(message["seconds"])
                 account.late |= message["late"]
                 account.peak = max(account.peak, message["peak"])
@@ -155,3 +166,137 @@ def _last_words(status: int | None, errors: IO[str]) -> str:
     killed = status is not None and status < 0
     how = f"ended by {signal.Signals(-(status or 0)).name}" if killed else f"ended with status {status}"
     return f"{how}: {lines[-1]}" if lines else how
+
+
+# ------------------------------------------------------------------------------------------------ the worker
+
+
+@dataclass
+class Recorder:
+    """Measures every iterate of a call, off the clock, and asks to stop when the time is up."""
+
+    channel: IO[str]
+    truth: Truth
+    probe: Probe
+    limit: float
+    began: float = 0.0
+    excluded: float = 0.0  # seconds since `begin` that were spent measuring
+    count: int = 0
+    late: bool = False
+
+    def begin(self) -> None:
+        """Start the clock of a call."""
+        self.count, self.excluded, self.began = 0, 0.0, time.perf_counter()
+
+    def elapsed(self) -> float:
+        """Return the seconds of the call, without those spent measuring."""
+        return time.perf_counter() - self.began - self.excluded
+
+    def look(self, answer: Any) -> bool:
+        """Measure an iterate."""
+        now, seconds = time.perf_counter(), self.elapsed()
+        self.count += 1
+        self.late = seconds > self.limit
+        error = self.measure(answer)
+        excluded = self.excluded + time.perf_counter() - now
+        tell(self.channel, "point", iteration=self.count, seconds=seconds, error=error, excluded=excluded)
+        self.excluded += time.perf_counter() - now
+        return self.late
+
+    def measure(self, answer: Any) -> float:
+        """Return the error against the truth, or else the residual."""
+        return self.truth.error(answer) if self.truth.known else self.probe.residual(answer)
+
+
+def tell(channel: IO[str], event: str, **facts: Any) -> None:
+    """Send one line; what is not a finite number becomes null."""
+    channel.write(json.dumps({"event": event, **plain(facts)}, allow_nan=False) + "\n")
+    channel.flush()
+
+
+def work(job: dict[str, Any], channel: IO[str]) -> None:
+    """Do a job: warm up, run and measure as often as asked, and send what came out."""
+    folder = Path(job["folder"])
+    task = Task(job["name"], job["rank"], job["settings"], job["seed"])
+    Y = np.load(folder / "Y.npy")
+    warm_up(task, Y)
+    recorder = Recorder(channel, Truth.read(folder), Probe(Y), job["time_limit"])
+    answer: Answer | None = None
+    for _ in range(job["repeat"]):
+        del answer
+        before = begin_peak()
+        tell(channel, "begin")
+        recorder.begin()
+        answer = solve(task, Y, recorder.look)
+        seconds = recorder.elapsed()
+        tell(channel, "end", seconds=seconds, peak=peak_memory() - before, late=recorder.late)
+        if recorder.late:
+            break
+    tell(channel, "result", **_scores(task, Y, answer, recorder, folder))
+
+
+def warm_up(
+    task: Task,
+    Y: Any,  # (n1, n2)
+) -> None:
+    """Run on tiny problems of the same kind, so that nothing is compiled or loaded on the clock."""
+    from lrpca.testing import planted
+
+    rows, columns = _WARM_SHAPE
+    tiny = [Y[:rows, :columns]]
+    if task.name in METHODS and Y.dtype.kind in "fc":
+        # With and without noise: other code may run at the noise floor.
+        missing = 0.1 if np.isnan(tiny[0]).any() else 0.0
+        rank = min(task.rank, columns // 4)
+        tiny += [planted(_WARM_SHAPE, rank=rank, noise=x, missing=missing, dtype=Y.dtype).Y for x in (0.0, 0.05)]
+    least = min(task.settings.get("max_iter", math.inf), _WARM_ITERATIONS[task.name in METHODS])
+    for Z in tiny:
+        # What fails here fails in the real run too, which reports it.
+        with contextlib.suppress(Exception):
+            small = Task(task.name, min(task.rank, *Z.shape), {**task.settings, "max_iter": int(least)}, task.seed)
+            solve(small, np.ascontiguousarray(Z), lambda answer: False)
+
+
+def _scores(task: Task, Y: Any, answer: Answer | None, recorder: Recorder, folder: Path) -> dict[str, Any]:
+    assert answer is not None
+    X, probe = answer.low_rank, recorder.probe
+    planted = folder / "outliers.npy"
+    moving = answer.settings.get("tol", 0.0) if answer.reason == "tol" else 0.0
+    threshold = probe.outlier_threshold(X, Y, moving) if answer.threshold is None else answer.threshold
+    rank = answer.rank
+    if rank is None:
+        rank = numerical_rank(X, task.rank) if not isinstance(X, tuple) else X[0].shape[1]
+    return {
+        "error": recorder.truth.error(X) if recorder.truth.known else None,
+        "residual": probe.residual(X),
+        **count_outliers(Y, X, threshold, planted if planted.exists() else None),
+        "rank": rank,
+        "converged": answer.converged,
+        "reason": answer.reason,
+        "iterations": answer.iterations,
+        "settings": answer.settings,
+        "estimated": list(answer.estimated),
+    }
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main() -> None:
+    """Do the job that the standard input holds, and end the process."""
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    # What libraries print shall not mix with the answers.
+    channel, sys.stdout = sys.stdout, io.TextIOWrapper(open(os.devnull, "wb"))
+    warnings.simplefilter("ignore")
+    try:
+        work(job, channel)
+    except MemoryError as error:
+        tell(channel, "failed", kind="memory limit", note=f"out of memory ({error})")
+    except Exception as error:  # whatever a method raises is a row of the table
+        tell(channel, "failed", kind="failed", note=f"{type(error).__name__}: {error}")
+    # Not sys.exit: threads of a library, or the one that waits for the end of the input, need not be waited for.
+    sys.stderr.flush()
+    os._exit(0)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lrpca.solvers.options import is_integer
 
 
@@ -25,10 +27,8 @@ class Conditions:
         Error at which `Entry.seconds_to_target` is taken.
     repeat : int
         Calls of each method; the median time counts.
-    time_limit : float
-        Maximum time of a call in seconds.
-    memory_limit : float, optional
-        Maximum memory of a method's process in bytes, Y included.
+    time_limit, memory_limit : float
+        Maximum seconds of a call; maximum memory of a method's process in bytes, Y included, none if not given.
     threads : int, optional
         Threads of BLAS and of numba. Unless given, the fewest that ``OMP_NUM_THREADS``, ``NUMBA_NUM_THREADS`` or
         similar variables name, or else all processors this process may use.
@@ -66,10 +66,9 @@ class Point:
     ----------
     iteration : int
         Counted from 1; 0 is the answer that was returned in the end.
-    seconds : float
-        Since the call began, initialisation included, the time for measuring errors excluded.
-    error : float
-        ``‖X - truth‖ / ‖truth‖``, or ``median|Y - X| / median|Y|`` where no truth is known.
+    seconds, error : float
+        Since the call began, the time for measuring errors excluded; and as in `Entry`, the residual where no truth is
+        known.
     """
 
     iteration: int
@@ -85,37 +84,23 @@ class Entry:
     ----------
     spec, name, title : str
         As it was asked for, the method, and what it is.
-    status : str
-        "converged", "done" (it gives no verdict), "not converged", "time limit", "memory limit", "failed" or
-        "not installed".
-    note : str
-        Why it stopped, or the error.
-    error : float
-        ``‖X - truth‖ / ‖truth‖`` of the answer; of the last iterate if it was killed.
-    f_measure, precision, recall : float
-        Of the detected outliers, against the planted ones.
-    residual : float
-        ``median|Y - X| / median|Y|``.
-    outlier_fraction : float
-        Share of observed entries that are detected as outliers.
+    status, note : str
+        "converged", "done" (it gives no verdict), "not converged", "time limit", "memory limit", "failed" or "not
+        installed"; and why it stopped, or the error.
+    error, residual : float
+        ``‖X - truth‖ / ‖truth‖`` and ``median|Y - X| / median|Y|`` of the answer; of the last iterate if it was killed.
+    f_measure, precision, recall, outlier_fraction : float
+        Of the detected outliers, against the planted ones; and their share of the observed entries.
     rank, iterations : int
         Components of its X, and number of iterations.
-    seconds : float
-        Median over the repeated calls.
-    seconds_per_iteration : float
-        Mean time from one iterate to the next: without initialisation and without what comes after the last.
-    seconds_to_target : float
-        Until the first iterate whose error is at most the target.
+    seconds, seconds_per_iteration, seconds_to_target : float
+        Median over the calls; mean time from one iterate to the next; time of the first iterate at the target.
     peak_memory : int
         Bytes, besides Y.
-    settings : dict
-        Its parameters as used.
-    told, estimated : tuple of str
-        Those of them that were given from the truth, and those it found from the data.
-    all_seconds : tuple of float
-        Of each call.
-    curve : tuple of Point
-        Of the call of median time.
+    settings, told, estimated : dict, tuple of str, tuple of str
+        Its parameters as used; those of them given from the truth, and those it found from the data.
+    all_seconds, curve : tuple of float, tuple of Point
+        Time of each call, and the iterates of the call of median time.
     """
 
     spec: str
@@ -192,3 +177,16 @@ class Contest:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists, for JSON."""
         return {"format": "lrpca-arena", "version": 1, **asdict(self)}
+
+
+def plain(value: Any) -> Any:
+    """Return settings and scores as JSON can hold them; what is not a finite number becomes None."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

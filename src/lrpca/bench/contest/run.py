@@ -189,9 +189,8 @@ def _run(spec: Spec, data: _Data, conditions: Conditions, folder: str) -> Entry:
 def _verdict(late: bool, limit: float, result: dict[str, Any]) -> tuple[str, str]:
     if late:
         return "time limit", f"stopped after {limit:g} s"
-    if result["converged"] is None:
-        return "done", result["reason"]
-    return "converged" if result["converged"] else "not converged", result["reason"]
+    words = {None: "done", True: "converged", False: "not converged"}
+    return words[result["converged"]], result["reason"]
 
 
 def _per_iteration(points: list[Point], seconds: float | None) -> float | None:

@@ -62,22 +62,22 @@ def factored_error(
 
 @dataclass(frozen=True)
 class Truth:
-    """The true low-rank matrix, as factors A Bᵀ or as a file that is read block by block; or neither."""
+    """The true low-rank matrix, as factors A Bᵀ or as it is; or neither."""
 
     factors: tuple[Any, Any] | None = None  # (n1, r), (n2, r)
-    file: Path | None = None
+    X: Any = None  # (n1, n2)
 
     @classmethod
     def read(cls, folder: Path) -> Truth:
         """Return what `write_truth` wrote; nothing if it wrote nothing."""
         if (folder / "truth_left.npy").exists():
             return cls(factors=(np.load(folder / "truth_left.npy"), np.load(folder / "truth_right.npy")))
-        return cls(file=folder / "truth.npy") if (folder / "truth.npy").exists() else cls()
+        return cls(X=np.load(folder / "truth.npy")) if (folder / "truth.npy").exists() else cls()
 
     @property
     def known(self) -> bool:
         """Whether there is a truth to compare with."""
-        return self.factors is not None or self.file is not None
+        return self.factors is not None or self.X is not None
 
     def error(self, answer: Any) -> float:
         """Return ‖X - truth‖ / ‖truth‖ of an answer: factors (L, R), or a matrix X."""
@@ -87,17 +87,10 @@ class Truth:
         n2 = len(answer[1]) if isinstance(answer, tuple) else answer.shape[1]
         squares = np.zeros(2)
         for rows in row_blocks((n1, n2)):
-            exact = self._rows(rows)
+            exact = rows_of(self.X if self.factors is None else self.factors, rows)
             difference = rows_of(answer, rows) - exact.astype(np.promote_types(exact.dtype, np.float64))
             squares += np.linalg.norm(difference) ** 2, np.linalg.norm(exact) ** 2
         return float(np.sqrt(squares[0] / squares[1]))
-
-    def _rows(self, rows: slice) -> Any:
-        if self.factors is not None:
-            return self.factors[0][rows] @ self.factors[1].T
-        assert self.file is not None
-        # Mapped anew for each block: mapped pages that stay would count as memory of the method.
-        return np.array(np.load(self.file, mmap_mode="r")[rows])
 
 
 def row_blocks(shape: tuple[int, int]) -> list[slice]:
@@ -175,14 +168,12 @@ def count_outliers(
         if truth is not None:
             real = np.load(truth, mmap_mode="r")[rows]
             hits, planted = hits + int((beyond & real).sum()), planted + int(real.sum())
-    share = found / max(1, observed)
-    if truth is None:
-        return {"outlier_fraction": share, "precision": None, "recall": None, "f_measure": None}
+    known = truth is not None
     return {
-        "outlier_fraction": share,
-        "precision": hits / found if found else None,
-        "recall": hits / planted if planted else None,
-        "f_measure": 2 * hits / (found + planted) if found + planted else None,
+        "outlier_fraction": found / max(1, observed),
+        "precision": hits / found if known and found else None,
+        "recall": hits / planted if known and planted else None,
+        "f_measure": 2 * hits / (found + planted) if known and found + planted else None,
     }
 
 
