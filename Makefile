@@ -93,7 +93,7 @@ test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choos
 baseline: $(VENV)/.real ## Measure what this commit does, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="--output FILE", "--compare BEFORE AFTER")
 	$(BIN)/python benchmarks/baseline.py $(BASELINE_ARGS)
 
-bench: $(VENV)/.arena $(VENV)/.learn $(VENV)/.video ## Measure speed and memory, ours and others' PCP; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
+bench: $(VENV)/.learn $(VENV)/.video ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
 	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script $(BENCH_ARGS); done
 
 bench-gpu: ## Measure this machine's GPU, two minutes; writes benchmarks/results/gpu.json (GPU_PYTHON=/path/to/python with CUDA torch, GPU_ARGS="--quick" for less)
@@ -120,7 +120,6 @@ video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes b
 
 large: $(VENV)/.dev ## Time data larger than memory; needs 15 GB of disk (LARGE_ARGS="--side 12000" for less)
 	$(BIN)/python benchmarks/large.py $(LARGE_ARGS)
-	$(BIN)/python benchmarks/large_scaling.py
 
 lint: $(VENV)/.dev ## Lint, formatting, types, layers, spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))

@@ -23,7 +23,8 @@ import torch
 
 import lrpca
 from lrpca.bench import plain_torch
-from lrpca.bench.measuring import Table, Timing, arguments, clock, data_folder, interleave, number, publish
+from lrpca.bench.judging import published_model
+from lrpca.bench.measuring import Table, Timing, arguments, clock, interleave, number, publish
 from lrpca.bench.probes import Planted, planted
 from lrpca.core import environment
 from lrpca.core.devices import check_device
@@ -34,8 +35,8 @@ from lrpca.schedule import Schedule
 
 RANK, OUTLIERS, ERROR = 5, 0.1, 1e-6
 SECTIONS = ("passes", "call", "batch", "training")
-# The published model, in the folder LRPCA_DATA; a shipped one of the same form, with a tail.
-PUBLISHED, SHIPPED = "published-lrpca/lrpcanet_alpha0.1.mat", "frmnn-0.1"
+# A shipped model of the form of the published one, with a tail.
+SHIPPED = "frmnn-0.1"
 # Calls queued one after the other, and calls before the clock starts, of which the first compiles.
 ROW, WARM = 8, 4
 # Side of the problem on which errors of a pass are measured.
@@ -264,8 +265,8 @@ def measure_call(plan: Plan) -> Found:
     works: dict[str, Callable[[], object]] = {"lrpca": ours}
     about: dict[str, list[Any]] = {"lrpca": [d.n_iter, d.n_reads, memory, problem.error(d.L, d.R)]}
     schedules = {f"shipped {SHIPPED}": Schedule.load(SHIPPED)}
-    if (path := data_folder() / PUBLISHED).is_file():
-        schedules["published model"] = Schedule.from_mat(path, shape=(1000, 1000), rank=5)
+    if (published := published_model(OUTLIERS)) is not None:
+        schedules["published model"] = published
     for name, schedule in schedules.items():
         scaled = schedule.scaled_to((plan.size, plan.size), RANK)
         iterations, error = plain_torch.reach(problem, RANK, scaled, ERROR)

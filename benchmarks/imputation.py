@@ -1,6 +1,6 @@
 """Imputation: road speeds and internet traffic with hidden entries and gross outliers, against scikit-learn's imputers.
 
-    python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2] [--methods WORD]
+    python benchmarks/imputation.py [--only ngsim,abilene] [--seeds 0,1,2]
 
 Entries are hidden at random or in stretches, outliers are added to the others, and every method fills the gaps; the
 errors are taken over the hidden entries, which are never corrupted. Reads the folder LRPCA_DATA (../shared/data beside
@@ -174,12 +174,11 @@ def measure(chosen: Any, names: Sequence[str]) -> Cells:
     for case in cases(names, chosen.seeds):
         task = make_task(case, truths[case.data])
         for method, fill in methods().items():
-            if (chosen.methods or "") in method:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    seconds, filled = clock(partial(fill, task.shown.copy()))
-                found.setdefault((case.key, method), []).append(errors := task.errors(filled))
-                print(f"{case.key}, seed {case.seed}: {method}: {errors}, {seconds:.1f} s", flush=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                seconds, filled = clock(partial(fill, task.shown.copy()))
+            found.setdefault((case.key, method), []).append(errors := task.errors(filled))
+            print(f"{case.key}, seed {case.seed}: {method}: {errors}, {seconds:.1f} s", flush=True)
     return {key: np.mean(errors, axis=0) for key, errors in found.items()}
 
 
@@ -189,17 +188,15 @@ def table(place: int, keys: Sequence[str], cells: Cells) -> Table:
     for key in keys:
         errors = {label: _best(key, word, place, cells) for label, word in COLUMNS.items()}
         ours, *theirs = (errors[label] for label in COMPARED)
-        known = None not in (ours, *theirs)
-        shown = [None if error is None else number(error) for error in errors.values()]
-        rows.append([*key.split(" | "), *shown, ours < min(theirs) if known else None])
+        rows.append([*key.split(" | "), *map(number, errors.values()), ours < min(theirs)])
     caption = f"{MEASURES[place]} over the hidden entries, in standard deviations of the data"
     return Table(caption, [*LABELS, *COLUMNS, f"{POSTERIOR} below iterative and KNN"], rows)
 
 
-def _best(key: str, word: str, place: int, cells: Cells) -> Any:
-    """Return the smallest mean error of the method of that name, or of those with that word in it; None for none."""
+def _best(key: str, word: str, place: int, cells: Cells) -> float:
+    """Return the smallest mean error of the method of that name, or of those with that word in it."""
     names = [word] if word in METHODS else [name for name in METHODS if word in name]
-    return min((float(cells[key, name][place]) for name in names if (key, name) in cells), default=None)
+    return min(float(cells[key, name][place]) for name in names)
 
 
 def wins(tables: Sequence[Table]) -> Table:
@@ -210,9 +207,8 @@ def wins(tables: Sequence[Table]) -> Table:
         for part, some in product(tables, (True, False)):
             places = [part.columns.index(name) for name in (label, *COMPARED[1:])]
             chosen = [row for row in part.rows if (row[LABELS.index("outliers")] != "none") is some]
-            known = [errors for row in chosen if None not in (errors := [row[i] for i in places])]
-            won = sum(ours < min(theirs) for ours, *theirs in known)
-            cells.append(f"{won} of {len(known)}" if known else None)
+            errors = [[row[i] for i in places] for row in chosen]
+            cells.append(f"{sum(ours < min(theirs) for ours, *theirs in errors)} of {len(errors)}")
         rows.append([label, *cells])
     columns = [f"{name}, {kind}" for name in MEASURES for kind in ("outliers", "none")]
     return Table("Kinds of cases in which ours is below both IterativeImputer and KNNImputer", ["ours", *columns], rows)
@@ -220,7 +216,7 @@ def wins(tables: Sequence[Table]) -> Table:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print the tables and write imputation.json."""
-    options = {"only": (DATA, "names"), "seeds": (SEEDS, "seeds"), "methods": (None, "only those with the word")}
+    options = {"only": (DATA, "names"), "seeds": (SEEDS, "seeds")}
     chosen = arguments(__file__, __doc__, given, **options)
     names, absent = available(chosen.only)
     if not names:

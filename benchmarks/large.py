@@ -1,40 +1,51 @@
 """A matrix larger than memory should be: 60 000 x 60 000 on disk, read, passed over and decomposed.
 
-    python benchmarks/large.py [--side 60000] [--formats npy,zarr] [--repeats 3]
+    python benchmarks/large.py [--side 60000] [--repeats 3]
 
 Makes the matrix (rank 5, 10% outliers, 1% noise, float32) tile by tile, one format after the other, in a temporary
 folder: 15 GB for every format. Every figure comes from a new process; what is compared is in the same cache
 state: `cached` (the file was read directly before) or `disk` (the system dropped it from memory before every pass).
+
+How the cost of a pass grows goes to scaling.json. It is measured on small matrices, seconds each: the figures are the
+constants of the cost model in docs/large_data.md, so the fastest round counts.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import lrpca
-from lrpca.bench.measuring import Table, arguments, call_fresh, clock, number, publish
+from lrpca.bench.measuring import Table, arguments, call_fresh, clock, interleave, number, publish
 from lrpca.bench.probes import Machine, Planted
 from lrpca.core.influence import levels
 from lrpca.kernels.threads import thread_count
 from lrpca.matrices.accept import accept
+from lrpca.matrices.chunked import dask_blocks
+from lrpca.matrices.dense import DenseMatrix
 
 STATES, METHODS = ("cached", "disk"), ("lrpca", "sampled")
 RANK, FRACTION, NOISE = 5, 0.1, 0.01
 # Rows and columns of a tile, which is also a chunk: 16 MB.
 TILE = 2000
 NAMES = {"npy": ".npy, mapped", "zarr": "zarr, compressed"}
+# How the cost of a pass grows: rounds, sides, ranks, processes of one thread; and the chunks of a matrix so small that
+# its arithmetic takes milliseconds.
+ROUNDS, MEDIUM, SIDES, RANKS, WORKERS = 7, 6000, (3000, 6000, 12_000), (1, 5, 10, 20), (1, 2)
+CHUNKS_SIDE, CHUNKS = 2000, (2, 4, 8, 16)
 
 
 # ------------------------------------------------------------------------------------------------ the matrix
@@ -243,6 +254,121 @@ def _compile() -> None:
         lrpca.decompose(small, RANK, method=method)
 
 
+# ------------------------------------------------------------------------------------------------ how the cost grows
+
+
+def noise(n1: int, n2: int) -> Any:
+    """Return a matrix of noise: what is in it does not matter here."""
+    return np.random.default_rng(0).standard_normal((n1, n2), dtype=np.float32)
+
+
+def one_pass(matrix: DenseMatrix, rank: int) -> Any:
+    """Pass over a matrix once."""
+    rng = np.random.default_rng(1)
+    L, R = (rng.standard_normal((n, rank), dtype=np.float32) for n in matrix.shape)
+    return matrix.run_pass(L, R, levels("redescending", 1.0, 2.0), A=R, B=L)
+
+
+def by_shape(folder: Path) -> Table:
+    """Time passes over more rows, more columns, and at higher ranks, in memory and from zarr in chunks."""
+    import zarr
+
+    cases = [(n, MEDIUM, RANK) for n in SIDES] + [(MEDIUM, n, RANK) for n in SIDES if n != MEDIUM]
+    cases += [(MEDIUM, MEDIUM, rank) for rank in RANKS if rank != RANK]
+    rows = []
+    for n1, n2, rank in cases:
+        Y = noise(n1, n2)
+        path = folder / "Y.zarr"
+        store = zarr.create_array(store=str(path), shape=Y.shape, chunks=(1500, 1500), dtype="f4", overwrite=True)
+        store[:] = Y
+        calls: dict[str, Callable[[], Any]] = {
+            "memory": partial(one_pass, DenseMatrix(Y), rank),
+            "zarr": partial(one_pass, accept(path), rank),
+        }
+        times = interleave(calls, ROUNDS)
+        memory, chunked = (min(times[name].seconds) for name in ("memory", "zarr"))
+        rows.append(
+            [n1, n2, rank, number(memory * 1e3), number(memory / Y.size * 1e9)]
+            + [number(chunked * 1e3), number(chunked / Y.size * 1e9)]
+        )
+    columns = ["n1", "n2", "rank", "in memory, ms", "ns per entry", "zarr, ms", "ns per entry "]
+    return Table("One pass, float32, all threads of one process; zarr with its own compression, cached", columns, rows)
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Any]:
+    """Start a cluster of processes of one thread each, and end it."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0") as local,
+        Client(local) as client,
+    ):
+        yield client
+
+
+def by_workers(folder: Path) -> list[Table]:
+    """Time passes on clusters: Y kept by the workers, and read by them from zarr; then by the number of chunks."""
+    import dask.array as da
+    import zarr
+
+    path = folder / "Y.zarr"
+    store = zarr.create_array(store=str(path), shape=(MEDIUM, MEDIUM), chunks=(1500, 1500), dtype="f4", overwrite=True)
+    store[:] = noise(MEDIUM, MEDIUM)
+    rows, tasks, sent = [], [], []
+    for workers in WORKERS:
+        with cluster(workers) as client:
+            kept = accept(path)
+            read: Any = accept(path)
+            # As if Y did not fit into the workers' memory.
+            read.source.array, _ = read.source._cluster.let_go()
+            times = _times({"kept": kept, "read": read}, ROUNDS)
+            rows.append([workers, *(number(times[name]) for name in ("kept", "read"))])
+            # Else small chunks are put together.
+            with patch.object(dask_blocks, "_MANY", max(CHUNKS) ** 2):
+                small = {
+                    str(n * n): accept(da.random.normal(size=(CHUNKS_SIDE,) * 2, chunks=CHUNKS_SIDE // n).astype("f4"))
+                    for n in CHUNKS
+                }
+            times = _times(small, ROUNDS)
+            first, last = (str(n * n) for n in (CHUNKS[0], CHUNKS[-1]))
+            slope = (times[last] - times[first]) / (int(last) - int(first))
+            tasks.append([workers, *(number(times[name]) for name in small), number(slope)])
+            sent.append([workers, *_traffic(client, kept)])
+            del kept, read, small
+    size = f"{MEDIUM} x {MEDIUM}, rank {RANK}"
+    who = "workers of one thread"
+    travels = ["workers", "factors in the graph", "result to the client", "between workers", "(n1 + n2) r float32"]
+    chunks = [who, *(f"{n * n} chunks" for n in CHUNKS), "ms for one chunk more"]
+    kinds = [who, "Y kept by the workers", "Y read from zarr"]
+    return [
+        Table(f"One pass by workers, {size}, chunks of 1500 x 1500, ms", kinds, rows),
+        Table(f"One pass over {CHUNKS_SIDE} x {CHUNKS_SIDE} in more and more chunks, ms", chunks, tasks),
+        Table(f"What travels in one pass, {size}, 16 chunks, kB", travels, sent),
+    ]
+
+
+def _times(matrices: Mapping[str, DenseMatrix]) -> dict[str, float]:
+    """Return milliseconds of a pass over each."""
+    times = interleave({name: partial(one_pass, matrix, RANK) for name, matrix in matrices.items()}, ROUNDS)
+    return {name: min(timing.seconds) * 1e3 for name, timing in times.items()}
+
+
+def _traffic(client: Any, matrix: Any) -> list[Any]:
+    """Return kB of factors in the graph, of the result, and between workers, for one pass."""
+
+    def between(dask_worker: Any) -> int:
+        return int(dask_worker.transfer_outgoing_bytes_total)
+
+    before = sum(client.run(between).values())
+    result = one_pass(matrix, RANK)
+    after = sum(client.run(between).values())
+    n1, n2 = matrix.shape
+    factors = 4 * (2 * n1 + n2) * RANK
+    back = len(pickle.dumps([result.CA, result.CtB, result.kept_by_row, result.kept_by_column]))
+    return [number(size / 1e3) for size in (factors, back, after - before, 4 * (n1 + n2) * RANK)]
+
+
 # ------------------------------------------------------------------------------------------------ the script
 
 
@@ -272,10 +398,10 @@ def call_rows(path: Path, side: int, kind: str) -> tuple[list[list[Any]], list[l
     return rows, written
 
 
-def measure(side: int, formats: Sequence[str], repeats: int) -> list[Table]:
+def measure(side: int, repeats: int) -> list[Table]:
     """Measure every format, and return the tables."""
     timed, calls, written, sizes = [], [], [], []
-    for kind in formats:
+    for kind in NAMES:
         with tempfile.TemporaryDirectory(prefix="lrpca-large-") as folder:
             path = Path(folder) / f"Y.{kind}"
             write(side, path)
@@ -296,12 +422,8 @@ def measure(side: int, formats: Sequence[str], repeats: int) -> list[Table]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measure, print and write large.json."""
-    options = {
-        "side": (60_000, "rows and columns of Y"),
-        "formats": (tuple(NAMES), "formats"),
-        "repeats": (3, "rounds of passes"),
-    }
+    """Measure, print and write large.json and scaling.json."""
+    options = {"side": (60_000, "rows and columns of Y"), "repeats": (3, "rounds of passes")}
     chosen = arguments(__file__, __doc__, given, command="make large", **options)
     notes = [
         f"Rank {RANK}, {FRACTION:.0%} outliers uniform in ±mean|X|, {NOISE:.0%} noise (of the root mean square); "
@@ -314,8 +436,19 @@ def main(given: Sequence[str] | None = None) -> None:
         "of it was needed, and of a mapped file what came from the disk. Anonymous memory includes the interpreter and "
         "its libraries.",
     ]
-    tables = measure(chosen.side, chosen.formats, chosen.repeats)
+    tables = measure(chosen.side, chosen.repeats)
     publish(chosen, "A matrix larger than memory", tables, notes, packages=("zarr", "numcodecs"))
+    with tempfile.TemporaryDirectory(prefix="lrpca-scaling-") as folder:
+        tables = [by_shape(Path(folder)), *by_workers(Path(folder))]
+    notes = [
+        f"The fastest of {ROUNDS} rounds each; float32, noise; everything is in the system's cache.",
+        "Workers are processes of one thread each on this machine, under dask.distributed; two of them, the scheduler "
+        "and the client share its cores.",
+        "What travels between workers is what distributed counted; factors are L twice, as factor and as multiplier, "
+        "and R.",
+    ]
+    chosen.file = chosen.file.with_name("scaling.json")
+    publish(chosen, "How the cost of large data grows", tables, notes, packages=("zarr", "dask", "distributed"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Learning on real data without labels: a model trained on one matrix alone, against the default on the same matrix.
 
-    python benchmarks/real_learning.py [--only NAME,...] [--ranks 1,2] [--seeds 3] [--ways held-out,lrpca,altproj]
+    python benchmarks/real_learning.py [--only NAME,...] [--seeds 3]
 
 Of every matrix 5% of the observed entries are held out, as in real_data.py; the score is the median of
 |residual| there. The model is trained on the other entries, by hiding some of those in turn, and then run on them.
@@ -49,11 +49,11 @@ def fit(task: Task, rank: int, schedule: lrpca.Schedule | None = None, training:
     return Fit(task.error(d.L, d.R), d.n_iter, d.n_reads, training)
 
 
-def measure(task: Task, rank: int, ways: Sequence[str], seed: int) -> dict[str, Fit]:
+def measure(task: Task, rank: int, seed: int) -> dict[str, Fit]:
     """Run the default, under the name "default", then train and run one model for each way."""
     trial = {"default": (default := fit(task, rank))}
     layers = max(1, min(MOST_LAYERS, default.passes // 2))
-    for way in ways:
+    for way in WAYS:
         settings: dict[str, Any] = {"labels": None if way == WAYS[0] else way, "model": "fnn", "random_state": seed}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that did not converge
@@ -84,12 +84,7 @@ def row(task: Task, rank: int, trials: Sequence[dict[str, Fit]], way: str) -> li
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write real_learning.json; nothing is written where all data are absent."""
-    options = {
-        "only": (tuple(SOURCES), "names"),
-        "ranks": ((0,), "ranks; 1,2 for video, 3,10 for traffic, unless given"),
-        "seeds": (3, "choices of held-out entries"),
-        "ways": (WAYS, "ways of training, the first among them"),
-    }
+    options = {"only": (tuple(SOURCES), "names"), "seeds": (3, "choices of held-out entries")}
     chosen = arguments(__file__, __doc__, given, **options)
     torch.set_num_threads(1)
     names, absent = available(chosen.only)
@@ -98,20 +93,21 @@ def main(given: Sequence[str] | None = None) -> None:
     for name in names:
         real = load(name)
         tasks = [hold_out(real, seed) for seed in range(1, chosen.seeds + 1)]
-        for rank in chosen.ranks if any(chosen.ranks) else RANKS[real.kind]:
-            trials = [measure(task, rank, chosen.ways, seed) for seed, task in enumerate(tasks, 1)]
+        for rank in RANKS[real.kind]:
+            trials = [measure(task, rank, seed) for seed, task in enumerate(tasks, 1)]
             rows.append(row(tasks[0], rank, trials, WAYS[0]))
-            medians = [round(float(np.median(ratios(trials, way))), 3) for way in chosen.ways]
-            compared.append([name, rank, *medians, chosen.ways[int(np.argmin(medians))]])
+            medians = [round(float(np.median(ratios(trials, way))), 3) for way in WAYS]
+            compared.append([name, rank, *medians, WAYS[int(np.argmin(medians))]])
     if not names:
         return
     columns = ["data", "size", "rank", "held out: default", "its passes", "its reads", "learned", "passes", "reads"]
     columns += ["error, of the default's", "no worse", "trained in s"]
     caption = "A model trained on the matrix alone, by held-out entries; median |residual| of the entries held out"
-    tables = [Table(caption, columns, rows)]
-    if len(chosen.ways) > 1:
-        columns = ["data", "rank", *(way if way == WAYS[0] else f"labelled by {way}" for way in chosen.ways), "best"]
-        tables.append(Table("Error by way of training, in units of the default's", columns, compared))
+    ways = ["data", "rank", WAYS[0], *(f"labelled by {way}" for way in WAYS[1:]), "best"]
+    tables = [
+        Table(caption, columns, rows),
+        Table("Error by way of training, in units of the default's", ways, compared),
+    ]
     notes = [
         f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random {chosen.seeds} times; "
         "neither the default nor training nor the model is shown them. Numbers are medians over these, and errors in "

@@ -56,7 +56,7 @@ def seconds(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio as people say it."""
+    """Return a ratio with two digits, without an exponent."""
     return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
 
 
@@ -196,21 +196,6 @@ def _time_cell(entry: Entry | None) -> Any:
     return f"no: {entry['error']:.0e}" if entry.get("error") is not None else "no"
 
 
-def render_goals(goals: Sequence[Mapping[str, Any]]) -> str:
-    """Render the goals of the project for its default, those that are missed with the reason that the reads give."""
-    rows = []
-    for row in goals:
-        ratio = row["kind"] if row["ratio"] is None else times(row["ratio"])
-        shown = f"at least {ratio}" if row["kind"] == "at least" else ratio
-        against = row["rival"] if row["rival"] == row["spec"] else f"{row['rival']}, {row['spec']}"
-        rows.append([row["problem"], against, shown, f"{row['goal']:g}", row["met"]])
-    columns = ["outliers", "against", "times faster", "goal", "met"]
-    table = render_table(
-        {"caption": "The default's time to an error of 1e-4, and its goals", "columns": columns, "rows": rows}
-    )
-    return "\n".join(["## The goals\n", table, *(f"- {why}" for why in map(_reason, goals) if why), ""])
-
-
 def _reason(row: Mapping[str, Any]) -> str:
     if row["met"] is not False or row["ratio"] is None:
         return ""
@@ -235,11 +220,13 @@ def render_sections(result: Mapping[str, Any]) -> str:
     for question, title in QUESTIONS.items():
         if mine := [record for record in records if record["question"] == question]:
             parts += [f"## {title}\n", *_question(mine)]
-    if result.get("goals"):
-        parts.append(render_goals(result["goals"]))
+    tables = list(result["tables"])
+    if goals := result.get("goals"):
+        reasons = [f"- {why}" for why in map(_reason, goals) if why]
+        parts.append("\n".join(["## The goals\n", render_table(tables.pop(0)), *reasons, ""]))
     body = render_result({**result, "title": "How it was measured", "tables": []})
-    tables = "\n".join(render_table(table) for table in result["tables"])
-    return "\n".join([*parts, body, fold("All methods on all problems", tables)])
+    everything = "\n".join(map(render_table, tables))
+    return "\n".join([*parts, body, fold("All methods on all problems", everything)])
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> list[str]:

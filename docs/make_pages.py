@@ -28,9 +28,8 @@ HEAD = """# Benchmarks
 
 Every table on this page was written by the command above it and is shown as it came out, losses included.
 Times depend on the machine, so most tables give ratios between things measured in the same run. `make bench`
-measures speed and memory again on yours, principal component pursuit against that of other packages among them, and
-`make real` accuracy on real data. Accuracy on planted problems is on the page about [the grid](grid.md), all solvers
-beside each other on the page [which method for what](choose.md).
+measures speed and memory again on yours, and `make real` accuracy on real data. Accuracy on planted problems is on the
+page about [the grid](grid.md), all solvers beside each other on the page [which method for what](choose.md).
 """
 NONE_YET = "No results are stored yet; `make bench` writes them to `benchmarks/results/`."
 COMPARED = """## Published, and ours

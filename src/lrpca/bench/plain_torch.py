@@ -82,14 +82,3 @@ def reach(problem: Any, rank: int, schedule: Schedule, target: float) -> tuple[i
         if error < least:
             best, least = k, error
     return best, least
-
-
-def train_step(Y: Any, X: Any, thresholds: Any, steps: Any, rank: int, begin: tuple[Any, Any] | None) -> float:
-    """Return the loss ‖L Rᵀ - X‖ after all layers, and leave its derivatives in the numbers."""
-    thresholds.grad = steps.grad = None
-    L, R = start(Y, rank, thresholds[0]) if begin is None else begin
-    for k in range(1, len(thresholds)):
-        L, R = iterate(Y, L, R, thresholds[k], steps[k])
-    loss = torch.norm(L @ R.T - X)
-    loss.backward()
-    return float(loss.item())
