@@ -13,6 +13,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -82,20 +83,7 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time every function once per round, in an order shuffled anew each round, after one untimed call each.
 
-    Parameters
-    ----------
-    functions : mapping of str to callable
-        What to time, by name.
-    repeats : int
-        Number of rounds.
-    probes : mapping of str to callable, optional
-        Timed directly before each timed call, after one untimed call of the first, which wakes cores and threads.
-
-    Returns
-    -------
-    dict of str to Timing
-        In the order of the functions.
-
+    Probes are timed directly before each timed call, after one untimed call of the first, which wakes the threads.
     """
     probes = probes or {}
     for function in (*probes.values(), *functions.values()):
@@ -129,15 +117,7 @@ def clock(function: Callable[[], Result]) -> tuple[float, Result]:
 def run_jobs(function: Callable[[Job], list[Result]], jobs: Sequence[Job], workers: int, title: str) -> list[Result]:
     """Return the results of all jobs in their order, computed by processes of one thread each.
 
-    Parameters
-    ----------
-    function : callable
-        Of one job; defined at the top of a module.
-    jobs : sequence
-    workers : int
-        Number of processes.
-    title : str
-        Shown with the number of finished jobs while a person watches.
+    The function is defined at the top of a module; a terminal shows the title and the number of finished jobs.
     """
     if not jobs:
         return []
@@ -175,13 +155,11 @@ def call_fresh(function: Callable[..., Result], *arguments: Any) -> Result:
 
 def memory_of(process: int | str, quantity: str = "VmRSS") -> int:
     """Return the resident memory of a process in bytes, or its peak; 0 if it has ended or the system does not tell."""
-    if sys.platform == "win32":
-        return 0
-    if Path("/proc/self/status").exists():
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
-                if line.startswith(f"{quantity}:"):
-                    return 1024 * int(line.split()[1])
+    status = Path(f"/proc/{process}/status")
+    with contextlib.suppress(OSError):
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{quantity}:")), 0)
+    if platform.system() != "Darwin":
         return 0
     answer = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=False)
     return 1024 * int(answer.stdout.strip() or 0)
@@ -205,13 +183,11 @@ def begin_peak() -> int:
 
 def peak_memory() -> int:
     """Return the most resident memory so far, in bytes; 0 where the system does not tell."""
-    if sys.platform == "win32":
-        return 0
-    if Path("/proc/self/status").exists():
-        return memory_of("self", "VmHWM")
-    import resource
+    if sys.platform == "darwin":
+        import resource
 
-    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return memory_of("self", "VmHWM")
 
 
 # ------------------------------------------------------------------------------------------------ command lines
@@ -226,27 +202,13 @@ def arguments(
     whole: Mapping[str, str] | None = None,
     **options: tuple[Any, str],
 ) -> argparse.Namespace:
-    """Parse the command line of a benchmark script.
+    """Parse the command line of a benchmark script, given its ``__file__`` and ``__doc__``.
 
-    Parameters
-    ----------
-    file, about : str
-        ``__file__`` and ``__doc__`` of the script.
-    given : sequence of str, optional
-        The words after the script's name; those of this process if not given.
-    command : str
-        What runs the whole script, e.g. "make grid"; the script itself if not given.
-    whole : mapping of str to str, optional
-        Other command lines that measure everything, and the commands that run them.
-    **options : tuple of object and str
-        Default and help of each option. The type follows the default: a number must be positive, a tuple is a list
-        with commas, of words of the default or of numbers, False a flag, None a text, () a text given several times.
-
-    Returns
-    -------
-    argparse.Namespace
-        The options; ``file``, where the result goes unless ``--results`` says otherwise: ``results/`` beside the script
-        if nothing was chosen, else ``scratch/``; ``command``, what measures the same again; the load and the time.
+    `command` runs the whole script, e.g. "make grid"; `whole` has other words that measure everything, and the commands
+    that run them. Options are pairs of default and help. The type follows the default: a number must be positive, a
+    tuple is a list with commas, of words of the default or of numbers, False a flag, None a text, () a text that may be
+    given several times. The result also has ``file``, where the result goes (``results/`` beside the script if nothing
+    was chosen, else ``scratch/``), ``command``, what measures the same again, the load and the time.
     """
     path = Path(file)
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
@@ -350,19 +312,8 @@ def publish(
 ) -> None:
     """Print the tables and notes, and write them with the circumstances as JSON.
 
-    Parameters
-    ----------
-    chosen : argparse.Namespace
-        What `arguments` returned.
-    title : str
-        What was measured.
-    tables : sequence of Table
-    notes : sequence of str
-        How busy the machine was and how long the run took are added.
-    packages : sequence of str
-        Whose versions matter, beside the usual ones.
-    extra : mapping, optional
-        Further content of the file, for pages made from it; it is not printed.
+    `packages` are those whose versions matter, beside the usual ones; `extra` is further content of the file, for pages
+    made from it.
     """
     took = f"The whole run took {time.perf_counter() - chosen.began:.0f} s. {chosen.load}"
     result = {

@@ -8,7 +8,7 @@ from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import draw_means
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import OURS, PUBLISHED, SCALEDGD
-from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
+from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def tables(m: Measurement) -> list[Table]:
     for setting, label, runs in m.cases():
         mean, deviation = milliseconds(m, label, setting)
         early = 1e3 * mean_and_deviation(run.early_seconds for run in runs)[0]
-        times = [three_digits(x) for x in (mean, deviation, mean / milliseconds(m, OURS, setting)[0], early)]
+        times = [digits(x, 3) for x in (mean, deviation, mean / milliseconds(m, OURS, setting)[0], early)]
         rows.append([setting.alpha, label, *times, len(runs), min(run.iterations or 0 for run in runs)])
     columns = ["α", "method", "ms per iteration", "±", f"times {OURS}", "ms, first ten", "problems", "iterations"]
     return [Table("Time of one iteration: mean and standard deviation over the problems", columns, rows)]

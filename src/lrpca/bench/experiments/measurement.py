@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lrpca.bench.experiments.statistics import digits, iterations_to, typical
 from lrpca.bench.measuring import Table
-from lrpca.report import Number
 from lrpca.testing import Problem, planted
 
 if TYPE_CHECKING:
@@ -67,18 +66,14 @@ class Setup:
     ----------
     settings : tuple of Setting
         The kinds of problems; others are compared with the first.
-    repeat : int
-        Problems, or trained models, for each setting.
-    repeated : str
-        "problems" or "trainings".
+    repeat, repeated : int, str
+        Number of problems, or of trained models, for each setting; "problems" or "trainings".
     max_iter : int
         Maximum number of iterations of a run.
     tuning_n, tuning_iterations : int
         Size of the problems that ScaledGD is tuned on, and maximum number of iterations in tuning.
-    steps : int, optional
-        Training steps; the default of `lrpca.learn.train` if None.
-    timed_steps : int
-        Steps of the paper's training algorithm that are timed.
+    steps, timed_steps : int
+        Training steps, the default of `lrpca.learn.train` if None; steps of the paper's algorithm that are timed.
     seed : int
         Problem or training i has the seed `seed` + i.
     """
@@ -109,13 +104,6 @@ class Setup:
         """Return the line below the figure."""
         repeated = self.repeated.removesuffix("s") if self.repeat == 1 else self.repeated
         return f"{self}; {self.repeat} {repeated} each"
-
-    def facts(self) -> list[Number]:
-        """Return the sizes that the page shows in large type."""
-        base, others = self.base, len(self.settings) - 1
-        note = f"rank {base.rank}, α = {base.alpha:g}" + (f", and {others} more" if others else "")
-        size = Number("Size", f"{base.n} x {base.n}", note)
-        return [size, Number(self.repeated.capitalize(), str(self.repeat), "for each setting")]
 
     def describe(self) -> str:
         """Return which problems were drawn, and how."""
@@ -173,10 +161,8 @@ class Measurement:
     contestants : dict of str to str
         What each method was given, by label.
     runs, trainings : list of Run, list of Training
-    pictures : dict of str to str
-        JPEG files in base64, by name.
-    notes : list of str
-        What a reader should know besides the numbers.
+    pictures, notes : dict of str to str, list of str
+        JPEG files in base64, by name; what a reader should know besides the numbers.
     """
 
     setup: Any
@@ -216,17 +202,6 @@ class Measurement:
         ]
         return digits(typical(errors)) if errors else None
 
-    def listings(self) -> list[Table]:
-        """Return everything that was run, one row each; lists of numbers are left out."""
-        found = []
-        for caption, records in (("All trainings", self.trainings), ("All runs", self.runs)):
-            rows = [_plain(record) | {"setting": str(record.setting)} for record in records]
-            columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if not _is_list(value)))
-            if rows:
-                names = [name.replace("_", " ") for name in columns]
-                found.append(Table(caption, names, [[row.get(name) for name in columns] for row in rows]))
-        return found
-
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold and `Experiment.read` reads."""
         records = {name: [_plain(record) for record in getattr(self, name)] for name in ("runs", "trainings")}
@@ -238,10 +213,6 @@ def _plain(record: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if value is not None and value != ()}
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
 @dataclass(frozen=True)
 class Experiment:
     """A figure or table of the paper, and how to make it again.
@@ -250,22 +221,13 @@ class Experiment:
     ----------
     name : str
         As ``lrpca reproduce`` is asked for it.
-    title : str
-    summary : str
-        One line, without sizes.
-    source : str
-        Which figure or table of the paper.
+    title, summary, source, criteria : str
+        Its title; one line on it, without sizes; which figure or table of the paper; when a claim counts as confirmed.
     full, quick : Setup
-    measure : callable
-        ``(setup, say) -> Measurement``; `say` is called with what is being done.
-    tables : callable
-        ``(measurement) -> list of Table``.
-    claims : callable
-        ``(measurement) -> list of Claim``.
-    draw : callable
-        ``(measurement, figure) -> None``.
-    criteria : str
-        When a claim counts as confirmed.
+        As in the paper, and small.
+    measure, tables, claims, draw : callable
+        ``(setup, say) -> Measurement``, where `say` is called with what is being done; ``(measurement) -> list`` of
+        `Table` and of `Claim`; ``(measurement, figure) -> None``.
     figure_size : tuple of float
         In inches.
     packages : tuple of str

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import lrpca
+from lrpca.bench import judging
 from lrpca.bench.experiments.measurement import Measurement, Run, Say, Setting, Setup, Training
 from lrpca.bench.experiments.statistics import digits
-from lrpca.schedule import PUBLISHED_RANK, PUBLISHED_SHAPE, Schedule
+from lrpca.schedule import Schedule
 from lrpca.testing import Problem
 
 if TYPE_CHECKING:
@@ -86,10 +87,7 @@ def published(setup: Setup, *, endless: bool = False) -> list[Method]:
 def published_model(alpha: float) -> Schedule | None:
     """Return the model published for a share of outliers, None if LRPCA_DATA does not have it."""
     folder = os.environ.get("LRPCA_DATA")
-    path = Path(folder or "", "published-lrpca", f"lrpcanet_alpha{alpha}.mat")
-    if not folder or not path.is_file():
-        return None
-    return Schedule.from_mat(path, shape=PUBLISHED_SHAPE, rank=PUBLISHED_RANK)
+    return judging.published_model(alpha, Path(folder)) if folder else None
 
 
 def published_note(setup: Setup) -> str:

@@ -13,7 +13,7 @@ from lrpca.bench.experiments import measurement, methods
 from lrpca.bench.experiments.drawing import draw_range, legend_below
 from lrpca.bench.experiments.measurement import Claim, Measurement, Run, Say, Setting, Setup, Training, shares
 from lrpca.bench.experiments.methods import FREE_LAYERS, PUBLISHED
-from lrpca.bench.experiments.statistics import three_digits, typical
+from lrpca.bench.experiments.statistics import digits, typical
 from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
 
@@ -110,7 +110,7 @@ def tables(m: Measurement) -> list[Table]:
     thresholds, steps, summary = [], [], []
     for k in range(LAYERS + 1):
         thresholds.append([k, *(f"{each[k]:.2e}" if k < len(each) else None for each, _ in numbers)])
-        steps.append([k, *(three_digits(each[k - 1]) if k <= len(each) else None for _, each in numbers)])
+        steps.append([k, *(digits(each[k - 1], 3) if k <= len(each) else None for _, each in numbers)])
     for (label, setting), both in zip(pairs, numbers, strict=True):
         summary.append([setting.alpha, label, *_summary(m, label, setting, *both)])
     about = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
@@ -132,8 +132,8 @@ def _summary(
     theorem = next((run.theorem for run in m.of(label, setting)), None)
     # Only the free layers: past them the thresholds of the recurrence may fall faster.
     ratios = zip(thresholds[1 : FREE_LAYERS + 1], (theorem or ())[1:], strict=False)
-    share = three_digits(typical(z / t for z, t in ratios)) if theorem else None
-    return [three_digits(factor), three_digits(straight), tail, share, above]
+    share = digits(typical(z / t for z, t in ratios), 3) if theorem else None
+    return [digits(factor, 3), digits(straight, 3), tail, share, above]
 
 
 def decay(thresholds: Sequence[float]) -> tuple[float, float]:

@@ -45,8 +45,7 @@ class Reproduction:
     Attributes
     ----------
     experiment : Experiment
-    tables : list of Table
-    claims : list of Claim
+    tables, claims : list of Table, list of Claim
     small : bool
         Whether it is less than the paper's experiment, so that no claim can be confirmed.
     page, results : pathlib.Path
@@ -172,7 +171,7 @@ def compose(experiment: Experiment, record: Mapping[str, Any]) -> report.Page:
     none = report.Number("Claims confirmed", "no verdict", "small form")
     hardware = record["hardware"]
     cores = report.Number("Cores", str(hardware["cores"]), str(hardware["processor"]))
-    page.numbers([none if small else count, *m.setup.facts(), cores])
+    page.numbers([none if small else count, cores])
     page.section("What was measured, beside what the paper says", f"The paper: {experiment.source}.")
     light, dark = (draw_png(experiment, m, dark=dark) for dark in (False, True))
     page.pictures([report.Picture(light, experiment.title, m.setup.caption(), dark, experiment.summary)], columns=1)
@@ -193,8 +192,6 @@ def compose(experiment: Experiment, record: Mapping[str, Any]) -> report.Page:
         ", ".join(f"{name} {value}" for name, value in record[part].items()) for part in ("hardware", "versions")
     )
     page.text(f"Measured {record['date']} on: {about}. Versions: {versions}.")
-    for table in m.listings():
-        page.table(table.columns, table.rows, caption=table.caption, folded=True)
     return page
 
 

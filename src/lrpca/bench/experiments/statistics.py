@@ -47,8 +47,3 @@ def scientific(error: float | None) -> str | None:
 def digits(value: float, count: int = 4) -> float | None:
     """Return a number with so many digits, None if it is not finite."""
     return float(f"{value:.{count}g}") if math.isfinite(value) else None
-
-
-def three_digits(value: float) -> float:
-    """Return a number as tables show it."""
-    return float(f"{value:.3g}")

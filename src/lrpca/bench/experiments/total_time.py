@@ -10,7 +10,7 @@ from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import draw_means
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Run, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, PUBLISHED, SCALEDGD, WRONG
-from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
+from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def tables(m: Measurement) -> list[Table]:
         errors = [run.error for run in runs if run.error is not None]
         worst = f"{max(errors):.1e}" if len(errors) == len(runs) else "not finite"
         steps = round(mean(run.iterations or 0 for run in runs), 1)
-        times = [three_digits(value) for value in (total, deviation, total / seconds(m, OURS, setting)[0])]
+        times = [digits(value, 3) for value in (total, deviation, total / seconds(m, OURS, setting)[0])]
         rows.append([setting.alpha, label, *times, f"{sum(map(solved, runs))} of {len(runs)}", steps, worst])
     columns = ["α", "method", "seconds", "±", f"times {OURS}", "solved", "iterations, mean", "largest error"]
     return [Table("Time of a whole call: mean and standard deviation over the problems", columns, rows)]

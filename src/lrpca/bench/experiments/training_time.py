@@ -11,7 +11,7 @@ import lrpca
 from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
-from lrpca.bench.experiments.statistics import mean_and_deviation, three_digits
+from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
@@ -117,8 +117,10 @@ def tables(m: Measurement) -> list[Table]:
     for setting in m.setup.settings:
         times = [seconds(m, label, setting) for label in (ADAPTIVE, PAPER_FORM, PAPER_WAY)]
         paper = PAPER.get(setting)
-        ratio = three_digits(paper / times[1]) if paper else None
-        rows.append([str(setting), paper, *map(three_digits, times), ratio, three_digits(times[2] / times[1])])
+        ratio = digits(paper / times[1], 3) if paper else None
+        rows.append(
+            [str(setting), paper, *(digits(value, 3) for value in times), ratio, digits(times[2] / times[1], 3)]
+        )
         for label in (ADAPTIVE, PAPER_FORM):
             first = m.trained(label, setting)[0]
             errors = [f"{first.held_out[k]:.1e}" if k < len(first.held_out) else None for k in SHOWN]

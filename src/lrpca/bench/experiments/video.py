@@ -7,8 +7,9 @@ import io
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,9 @@ from numpy.typing import NDArray
 import lrpca
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Run, Say, Setup
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
-from lrpca.bench.experiments.statistics import digits, three_digits
+from lrpca.bench.experiments.statistics import digits
 from lrpca.bench.measuring import Table
 from lrpca.core.factors import product_norm
-from lrpca.report import Number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,14 +110,6 @@ class VideoSetup(Setup):
         """Return the line below the figure."""
         return f"{self}; one frame of each clip"
 
-    def facts(self) -> list[Number]:
-        """Return the sizes that the page shows in large type."""
-        entries = sum(clip.width * clip.height * clip.n_frames for clip in self.settings)
-        return [
-            Number("Clips", str(len(self.settings)), f"{entries / 1e6:.0f} million pixels, uint8"),
-            Number("Rank", str(self.rank), f"stopped at a change of {self.limit:g}"),
-        ]
-
     def describe(self) -> str:
         """Return what the clips are."""
         names = [self.videos[k % len(self.videos)] if self.videos else c.footage for k, c in enumerate(self.settings)]
@@ -157,17 +149,15 @@ def load_clip(
     Frames are cropped to the aspect ratio around their middle and scaled by averaging. What is longer than needed is
     cut; what is shorter is played forward and backward in turn, so that there is no jump.
     """
-    frames = np.empty((clip.n_frames, clip.height, clip.width), np.uint8)
     with lrpca.video.open_frames(path, grey=True) as reader:
-        count = 0
-        for frame in _scaled(reader, clip):
-            frames[count] = frame
-            count += 1
-            if count == clip.n_frames:
-                break
-    for k in range(count, clip.n_frames):
-        frames[k] = frames[there_and_back(k, count)]
-    return frames.reshape(clip.n_frames, -1)
+        rows = min(reader.height, max(1, reader.width * clip.height // clip.width))
+        columns = min(reader.width, max(1, reader.height * clip.width // clip.height))
+        top, left = (reader.height - rows) // 2, (reader.width - columns) // 2
+        frames = [
+            scaled(frame[top : top + rows, left : left + columns], clip.width, clip.height)
+            for frame in islice(reader, clip.n_frames)
+        ]
+    return np.stack([frames[there_and_back(k, len(frames))].ravel() for k in range(clip.n_frames)])
 
 
 def there_and_back(k: int, count: int) -> int:
@@ -182,19 +172,12 @@ def there_and_back(k: int, count: int) -> int:
     return min(k % period, period - k % period)
 
 
-def _scaled(reader: Any, clip: Clip) -> Iterator[Frames]:
-    """Yield the largest part around the middle of each frame that has the shape of the clip, in its size."""
-    av = lrpca.video.pictures.require_av()
-    rows = min(reader.height, max(1, reader.width * clip.height // clip.width))
-    columns = min(reader.width, max(1, reader.height * clip.width // clip.height))
-    top, left = (reader.height - rows) // 2, (reader.width - columns) // 2
-    for frame in reader:
-        cut = np.ascontiguousarray(frame[top : top + rows, left : left + columns])
-        if cut.shape == (clip.height, clip.width):
-            yield cut
-            continue
-        picture = av.VideoFrame.from_ndarray(cut, format="gray")
-        yield picture.reformat(width=clip.width, height=clip.height, interpolation="AREA").to_ndarray()
+def scaled(picture: Any, width: int, height: int) -> Frames:
+    """Return a grey picture in another size, by averaging."""
+    if picture.shape == (height, width):
+        return np.asarray(picture)
+    frame = lrpca.video.pictures.require_av().VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="gray")
+    return np.asarray(frame.reformat(width=width, height=height, interpolation="AREA").to_ndarray())
 
 
 # ------------------------------------------------------------------------------------------------ runs
@@ -294,9 +277,8 @@ def _pictures(clip: Clip, Y: Frames, answers: dict[str, Decomposition]) -> dict[
 def encode(picture: Any) -> str:  # (height, width)
     """Return a picture, averaged down, as JPEG in base64."""
     factor = max(1, -(-picture.shape[1] // _PICTURE_WIDTH))
-    height, width = (side // factor for side in picture.shape)
-    squares = np.asarray(picture[: height * factor, : width * factor], np.float64)
-    small = np.rint(squares.reshape(height, factor, width, factor).mean(axis=(1, 3))).astype(np.uint8)
+    height, width = (max(1, side // factor) for side in picture.shape)
+    small = scaled(np.rint(picture).astype(np.uint8), width, height)
     return base64.b64encode(lrpca.video.pictures.encode_picture(small, "jpeg", quality=_QUALITY)).decode("ascii")
 
 
@@ -314,13 +296,13 @@ def tables(m: Measurement) -> list[Table]:
     for clip, label, runs in m.cases():
         total = seconds(m, label, clip)
         paper = PAPER[clip.name][label.partition(",")[0]] if clip in CLIPS else None
-        row = [clip.name, clip.size, label, three_digits(total), paper, three_digits(total / seconds(m, VIDEO, clip))]
-        each = three_digits(1e3 * median(run.seconds_per_iteration for run in runs))
+        row = [clip.name, clip.size, label, digits(total, 3), paper, digits(total / seconds(m, VIDEO, clip), 3)]
+        each = digits(1e3 * median(run.seconds_per_iteration for run in runs), 3)
         iterations = median(run.iterations or 0 for run in runs)
         times.append([*row, iterations, each, "yes" if all(map(met, runs)) else "no"])
         far = [run.distance for run in runs if run.distance is not None]
         left = median(run.residual or 0.0 for run in runs)
-        answers.append([clip.name, label, f"{median(far):.1e}" if far else None, three_digits(left)])
+        answers.append([clip.name, label, f"{median(far):.1e}" if far else None, digits(left, 3)])
     columns = ["video", "size", "method", "seconds", "paper's seconds", f"times {VIDEO}", "iterations"]
     columns += ["ms per iteration", "rule met"]
     beside = ["video", "method", "‖X − X_AltProj‖/‖X_AltProj‖", "median |Y − X|, grey levels"]
