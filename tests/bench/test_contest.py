@@ -178,6 +178,12 @@ def test_a_rival_s_iterates_are_its_own() -> None:
         assert errors[count - 1] == pytest.approx(PROBLEM.error(X), rel=1e-9)
 
 
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    first, again, other = (compete(PROBLEM, "ircur", Conditions(threads=1, seed=seed))["ircur"] for seed in (3, 3, 4))
+    errors = [[point.error for point in entry.curve] for entry in (first, again, other)]
+    assert errors[0] == errors[1] != errors[2] and first.f_measure == again.f_measure
+
+
 def test_without_a_truth_the_residual_is_told(tmp_path: Path) -> None:
     contest = compete(PROBLEM.Y, "lrpca", ALONE, rank=3)
     entry = contest["lrpca"]

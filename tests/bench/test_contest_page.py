@@ -12,6 +12,7 @@ import pytest
 
 from lrpca.bench.contest import Contest, Entry, Point, page
 from lrpca.core import environment as circumstances
+from tests.helpers.full_disk import full_disk
 
 
 def entry(spec: str, seconds: float, error: float, status: str = "converged") -> Entry:
@@ -112,6 +113,20 @@ def test_a_busy_machine_is_warned_of(
     html = page.write(loaded, tmp_path / "out").read_text()
     assert ("The machine was busy" in html) == busy == bool(page.load_warning(loaded))
     assert contest.conditions["date"] in html and "load" in contest.conditions
+
+
+def test_an_existing_report_is_replaced_whole_or_kept(contest: Contest, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    page.write(contest, folder)
+    (folder / "mine.txt").write_text("mine")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    shorter = replace(contest, entries=contest.entries[:1])
+    with full_disk(20_000), pytest.raises(OSError, match=r"out' cannot be written \(File too large\); choose another"):
+        page.write(shorter, folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    page.write(shorter, folder)
+    assert (folder / "mine.txt").exists() and len(json.loads((folder / "arena.json").read_text())["entries"]) == 1
+    assert page.write(contest, tmp_path / "no" / "such").is_file()
 
 
 def test_the_plot_has_a_line_for_everyone_with_a_curve(mixed: Contest) -> None:

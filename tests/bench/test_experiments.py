@@ -1,7 +1,9 @@
 """The paper's comparisons: trials measure what they say, claims follow from the numbers, JSON brings them back."""
 
+import errno
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from lrpca.bench.experiments.methods import OURS, PUBLISHED, Method, Rule, run_a
 from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose, find_experiment, reproduce
 from lrpca.bench.experiments.statistics import mean_and_deviation
 from lrpca.bench.measuring import compact_json
+from tests.helpers.full_disk import full_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = sorted((ROOT / "experiments" / "results").glob("*.json"))
@@ -299,6 +302,37 @@ def test_a_folder_that_cannot_be_is_refused_before_measuring(tmp_path: Path) -> 
     with pytest.raises(OSError, match="is a folder where a file belongs"):
         reproduce("convergence", tmp_path, quick=True, progress=said.append)
     assert not said
+
+
+@pytest.mark.parametrize("output", ["there", "there/new/deep"])
+def test_a_read_only_folder_is_refused_before_measuring(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The permissions do not tell: root has them all, also on a read-only disk."""
+
+    def read_only(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(Path, "touch", read_only)
+    said: list[str] = []
+    with pytest.raises(OSError, match=r"cannot be written \(Read-only file system\); choose another place"):
+        reproduce("convergence", tmp_path / output, quick=True, progress=said.append)
+    assert not said and [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_results_are_replaced_whole_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    tiny = replace(EXPERIMENTS["iteration-time"], quick=replace(TINY, settings=TINY.settings[:1], repeat=1))
+    monkeypatch.setitem(EXPERIMENTS, "iteration-time", tiny)
+    reproduce("iteration-time", tmp_path, quick=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with full_disk(5_000), pytest.raises(OSError, match=r"cannot be written \(File too large\); choose another place"):
+        reproduce("iteration-time", tmp_path, quick=True, overwrite=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    reproduce("iteration-time", tmp_path, quick=True, random_state=3, overwrite=True)
+    after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(after) == set(before) and all(after[name] != before[name] for name in after)
 
 
 def test_unknown_name_lists_the_known() -> None:

@@ -6,12 +6,10 @@ import csv
 import io
 import json
 import os
-from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca.bench.contest.methods import OTHERS
 from lrpca.bench.contest.results import Contest, Entry, plain
 from lrpca.files.atomic import replacing_files
 from lrpca.report import Number, Page, Picture, plotted
@@ -44,9 +42,19 @@ COLUMNS = {
 LEFT = ("method", "status")  # columns of words
 # Longer notes are cut in the table; the files have them in full.
 _NOTE = 120
-# The colour of the default, of packages from PyPI, and of the other methods: readable on white and on near-black.
-_OURS_COLOUR, _OTHER_COLOUR = "#2563eb", "#7b8794"
-_COLOURS = ("#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6", "#b08900", "#0e8fb3", "#a3532b", "#5f8f1f", "#8a6d8f")
+# The colour of the default, and others, readable on white and on near-black; they repeat with other dashes.
+_COLOURS = (
+    "#2563eb",
+    "#d9730d",
+    "#0f8a5f",
+    "#c2357a",
+    "#7c5cd6",
+    "#b08900",
+    "#0e8fb3",
+    "#a3532b",
+    "#5f8f1f",
+    "#7b8794",
+)
 _DASHES = ("-", "--", ":", "-.")
 _CAPTION = "Both axes logarithmic. A dot ends a run, a cross one that was stopped or failed."
 # A smaller share of missing entries is written as their number. So much load causes no warning.
@@ -145,31 +153,23 @@ def draw(contest: Contest, ax: Axes) -> None:
     """Draw error against time of every method."""
     from matplotlib.ticker import LogFormatter
 
-    names = sorted({entry.name for entry in contest.entries} - {OURS, *OTHERS})
-    seen: Counter[str] = Counter()
-    for entry in sorted(contest.entries, key=lambda entry: entry.spec):
+    shown = sorted(contest.entries, key=lambda entry: (entry.spec != OURS, entry.spec))
+    for k, entry in enumerate(shown):
         points = [point for point in entry.curve if point.seconds > 0 and point.error > 0]
-        if not points:
-            continue
         ours = entry.spec == OURS
-        colour = _OTHER_COLOUR if entry.name in OTHERS else _OURS_COLOUR
-        if entry.name in names:
-            colour = _COLOURS[names.index(entry.name) % len(_COLOURS)]
-        # Variants of one method, and the packages from PyPI, differ in their dashes.
-        dashes = _DASHES[seen[colour] % len(_DASHES)]
-        seen[colour] += 1
-        ax.plot(
-            [p.seconds for p in points],
-            [p.error for p in points],
-            color=colour,
-            linestyle=dashes if len(points) > 1 else "none",
-            linewidth=3.2 if ours else 1.5,
-            marker="o" if entry.answered else "X",
-            markersize=8 if ours else 6,
-            markevery=[len(points) - 1],
-            zorder=4 if ours else 3,
-            label=entry.spec,
-        )
+        if points:
+            ax.plot(
+                [p.seconds for p in points],
+                [p.error for p in points],
+                color=_COLOURS[k % len(_COLOURS)],
+                linestyle=_DASHES[k // len(_COLOURS) % len(_DASHES)] if len(points) > 1 else "none",
+                linewidth=3.2 if ours else 1.5,
+                marker="o" if entry.answered else "X",
+                markersize=8 if ours else 6,
+                markevery=[len(points) - 1],
+                zorder=4 if ours else 3,
+                label=entry.spec,
+            )
     ax.set(xscale="log", yscale="log", xlabel="seconds since the call began, measuring excluded")
     known = contest.problem["known"]
     ax.set_ylabel("relative error of the low-rank part" if known else "median |Y − X| / median |Y|")

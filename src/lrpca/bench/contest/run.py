@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -117,12 +116,6 @@ class _Data:
 
     def write(self, folder: Path) -> None:
         """Write all that the workers read."""
-        needed = self.Y.nbytes * (2 if self.X is not None else 1)
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise OSError(
-                f"folder={str(folder)!r} has {free / 1e9:.3g} GB free, {needed / 1e9:.3g} are needed; set TMPDIR"
-            )
         np.save(folder / "Y.npy", self.Y)
         if self.X is not None:
             write_truth(folder, self.X, self.rank, self.outliers)
