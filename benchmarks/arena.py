@@ -185,8 +185,7 @@ def count_reads(problem: Any, entry: Entry, target: float, rank: int | None) -> 
     if entry.name not in METHODS or last is None or not 0 <= (entry.seconds_to_target or 0.0) <= COUNTED:
         return None
     settings = parse_specs(entry.spec)[0].settings | {name: entry.settings[name] for name in entry.told}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         d = lrpca.decompose(
             problem.Y,
             (rank or problem.rank) if METHODS[entry.name].needs_rank else None,

@@ -51,8 +51,7 @@ def _judge(seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"seed": seed, "kind": "auto" if surplus is None else f"+{surplus}"}
     began = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             d = lrpca.decompose(
                 problem.Y.copy(), problem.given, callback=lambda state: time.perf_counter() - began > LIMIT
             )

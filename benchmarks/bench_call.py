@@ -57,8 +57,7 @@ def decompose(
 ) -> lrpca.Decomposition:
     """Run the default call, or `passes` iterations exactly."""
     exactly: dict[str, Any] = {} if passes is None else {"tol": 0, "max_iter": passes}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lrpca.ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=lrpca.ConvergenceWarning):
         return lrpca.decompose(problem.Y, rank=RANK, schedule=schedule, callback=note, **exactly)
 
 

@@ -240,8 +240,7 @@ def timed(device: Any, work: Callable[[], object]) -> float:
         wait(device)
 
     wait(device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return clock(call)[0]
 
 
@@ -313,8 +312,7 @@ def measure_batch(plan: Plan) -> Found:
     seconds = float(
         np.median([timed(plan.device, partial(lrpca.decompose_batch, Ys, BATCH_RANK)) for _ in range(4)][1:])
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         result = lrpca.decompose_batch(Ys, BATCH_RANK)
         alone = [Ys[i].cpu().numpy() for i in range(min(31, count))]
         lrpca.decompose(alone[0], BATCH_RANK)

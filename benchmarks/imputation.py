@@ -174,8 +174,7 @@ def measure(chosen: Any, names: Sequence[str]) -> Cells:
     for case in cases(names, chosen.seeds):
         task = make_task(case, truths[case.data])
         for method, fill in methods().items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 seconds, filled = clock(partial(fill, task.shown.copy()))
             found.setdefault((case.key, method), []).append(errors := task.errors(filled))
             print(f"{case.key}, seed {case.seed}: {method}: {errors}, {seconds:.1f} s", flush=True)

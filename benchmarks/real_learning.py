@@ -43,8 +43,7 @@ class Fit:
 
 def fit(task: Task, rank: int, schedule: lrpca.Schedule | None = None, training: float = 0.0) -> Fit:
     """Run a schedule, or the default to its own end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         d = lrpca.decompose(task.data, rank, schedule=schedule, max_iter=schedule.layers if schedule else None)
     return Fit(task.error(d.L, d.R), d.n_iter, d.n_reads, training)
 
@@ -55,8 +54,7 @@ def measure(task: Task, rank: int, seed: int) -> dict[str, Fit]:
     layers = max(1, min(MOST_LAYERS, default.passes // 2))
     for way in WAYS:
         settings: dict[str, Any] = {"labels": None if way == WAYS[0] else way, "model": "fnn", "random_state": seed}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # labels that did not converge
+        with warnings.catch_warnings(action="ignore"):  # labels that did not converge
             seconds, model = clock(partial(train, data=[task.data], rank=rank, layers=layers, **settings))
         trial[way] = fit(task, rank, model, seconds)
         print(f"{task.real.name}, rank {rank}, seed {seed}, {way}: {trial[way]} against {default}", flush=True)

@@ -94,8 +94,7 @@ def angle_to(truth: Any, components: Any) -> float:
 
 def batch_components(Y: Any, k: int) -> Any:
     """Return the components of all rows at once, centred by one more component."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         X = lrpca.decompose(Y, k + 1).low_rank
     return np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2][:k]
 

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from lrpca import metrics
 from lrpca.bench.contest import Conditions, Contest, Point, compete, page, parse_specs, process
 from lrpca.bench.contest.methods import ALL, OTHERS, Spec, Task, options_of, solve
 from lrpca.bench.contest.run import settings_of
-from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, write_truth
+from lrpca.bench.contest.scoring import Probe, count_outliers, factored, relative_error
 from lrpca.core import environment as circumstances
 from lrpca.solvers.methods import METHODS
 from lrpca.testing import planted
@@ -74,33 +73,30 @@ def test_alpha_is_told_unless_blind_or_given() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("size", [1.0, 1e-11])
-def test_error_by_factors_is_the_error(tmp_path: Path, dtype: Any, size: float) -> None:
+def test_error_by_factors_is_the_error(dtype: Any, size: float) -> None:
     problem = planted((90, 70), rank=4, dtype=dtype, condition=50)
-    write_truth(tmp_path, problem.X, 4)
-    truth = Truth.read(tmp_path)
-    assert truth.factors is not None
+    truth = factored(problem.X, 4)
+    assert isinstance(truth, tuple)
     rng = np.random.default_rng(1)
     U, values, Vt = np.linalg.svd(problem.X)
     L = U[:, :4] * values[:4] + size * rng.standard_normal((90, 4))
     R = Vt[:4].T
     expected = metrics.relative_error(L @ R.T, problem.X)
-    assert truth.error((L, R)) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
-    assert truth.error(L @ R.T) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
+    assert relative_error((L, R), truth) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
+    assert relative_error(L @ R.T, truth) == pytest.approx(expected, rel=1e-2 if size < 1 else 1e-9)
 
 
-def test_a_truth_of_full_rank_is_compared_as_it_is(tmp_path: Path) -> None:
+def test_a_truth_of_full_rank_is_compared_as_it_is() -> None:
     X = np.random.default_rng(0).standard_normal((50, 40))
-    write_truth(tmp_path, X, 3)
-    truth = Truth.read(tmp_path)
-    assert truth.factors is None and truth.error(1.25 * X) == pytest.approx(0.25)
+    truth = factored(X, 3)
+    assert truth is X and relative_error(1.25 * X, truth) == pytest.approx(0.25)
     L, R = X[:, :5], np.eye(40)[:, :5]
-    assert truth.error((L, R)) == pytest.approx(metrics.relative_error(L @ R.T, X))
+    assert relative_error((L, R), truth) == pytest.approx(metrics.relative_error(L @ R.T, X))
 
 
-def test_outliers_are_counted_as_the_metrics_do(tmp_path: Path) -> None:
+def test_outliers_are_counted_as_the_metrics_do() -> None:
     problem = planted((80, 60), rank=2, outlier_fraction=0.2, missing=0.1)
-    np.save(tmp_path / "outliers.npy", problem.outliers)
-    found = count_outliers(problem.Y, problem.X, 0.01, tmp_path / "outliers.npy")
+    found = count_outliers(problem.Y, problem.X, 0.01, problem.outliers)
     mask = np.abs(np.nan_to_num(problem.Y - problem.X)) > 0.01
     score = metrics.precision_recall_f(mask, problem.outliers)
     assert (found["precision"], found["recall"], found["f_measure"]) == (score.precision, score.recall, score.f)
@@ -115,11 +111,11 @@ def test_the_rule_for_outliers_is_that_of_a_decomposition() -> None:
     )
 
 
-def test_the_clock_stands_still_while_looking() -> None:
-    truth: Any = SimpleNamespace(known=True, error=lambda answer: time.sleep(0.5) or 0.1)
-    recorder = process.Recorder(io.StringIO(), truth, Probe(PROBLEM.Y), limit=60)
+def test_the_clock_stands_still_while_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "relative_error", lambda answer, truth: time.sleep(0.5) or 0.1)
+    recorder = process.Recorder(io.StringIO(), PROBLEM.X, Probe(PROBLEM.Y), limit=60)
     recorder.begin()
-    assert not recorder.look(PROBLEM.X)
+    assert not recorder.record(PROBLEM.X)
     assert recorder.excluded >= 0.5 and recorder.elapsed() < 0.4
 
 
@@ -312,8 +308,14 @@ def test_a_worker_ends_with_who_asked(tmp_path: Path) -> None:
     """Killed outright, the parent cannot end its worker; the worker sees its input end."""
     import subprocess
 
-    np.save(tmp_path / "Y.npy", np.random.default_rng(0).standard_normal((700, 700)))
-    job = {"folder": str(tmp_path), "name": "pyrpca", "rank": 3, "settings": {"tol": 0.0, "max_iter": 10**6}, "seed": 0}
+    np.savez(tmp_path / "problem.npz", Y=np.random.default_rng(0).standard_normal((700, 700)))
+    job = {
+        "problem": str(tmp_path / "problem.npz"),
+        "name": "pyrpca",
+        "rank": 3,
+        "settings": {"tol": 0.0, "max_iter": 10**6},
+        "seed": 0,
+    }
     child = subprocess.Popen(process._COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(json.dumps(job | {"time_limit": 1e4, "repeat": 1}) + "\n")

@@ -123,8 +123,7 @@ def judge(job: GridJob, problem: Problem, name: str, run: Callable[[Any], Answer
     about = (job.case.kind, job.case.name, job.repeat, name)
     began = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             answer = run(problem.Y.copy())
     except Exception as failure:
         ended = f"{type(failure).__name__}: {failure}"
@@ -186,8 +185,7 @@ def run_published(job: tuple[int, float, Sequence[str]]) -> list[PublishedRecord
         elif name.startswith(WITHOUT):
             settings = {"options": {"without": [name.removeprefix(WITHOUT)]}}
         errors, d = errors_by_pass(Y, X, rank, settings)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             seconds, _ = clock(partial(decompose, Y, rank, **settings))
         error = float(np.linalg.norm(d.L.astype(float) @ d.R.astype(float).T - X) / np.linalg.norm(X))
         reached = [passes_to(errors, goal) for goal in MILESTONES]
@@ -200,8 +198,7 @@ def errors_by_pass(Y: Any, X: Any, rank: int, settings: dict[str, Any]) -> tuple
     errors: list[float] = []
     norm = np.linalg.norm(X)
     watch = lambda state: errors.append(float(np.linalg.norm(state.L @ state.R.T - X) / norm))  # noqa: E731
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return errors, decompose(Y, rank, callback=watch, **settings)
 
 

@@ -141,8 +141,7 @@ def _warm_up() -> None:
     from lrpca.decompose import decompose
     from lrpca.testing import planted
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for missing in (0.0, 0.1):
             decompose(planted((60, 50), rank=2, missing=missing).Y, 2)
 

@@ -26,7 +26,7 @@ from lrpca.solvers.options import Check, check_options, choice, integer, number
 from lrpca.solvers.spelling import read_method
 
 # Called with an iterate, as factors (L, R) or as a matrix; True asks to stop.
-Look = Callable[[Any], bool]
+Callback = Callable[[Any], bool]
 # Of the solvers from PyPI, unless given.
 _TOL, _MAX_ITER = 1e-7, 1000
 
@@ -215,15 +215,15 @@ class Task:
 def solve(
     task: Task,
     Y: Any,  # (n1, n2)
-    look: Look,
+    callback: Callback,
 ) -> Answer:
-    """Run a method on a matrix, showing each iterate to `look`."""
+    """Run a method on a matrix, showing each iterate to `callback`."""
     if task.name in METHODS:
-        return _ours(task, Y, look)
-    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, _floating(Y), look)
+        return _ours(task, Y, callback)
+    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, _floating(Y), callback)
 
 
-def _ours(task: Task, Y: Any, look: Look) -> Answer:
+def _ours(task: Task, Y: Any, callback: Callback) -> Answer:
     d = lrpca.decompose(
         Y,
         task.rank if METHODS[task.name].needs_rank else None,
@@ -231,7 +231,7 @@ def _ours(task: Task, Y: Any, look: Look) -> Answer:
         tol=task.settings.get("tol"),
         max_iter=task.settings.get("max_iter"),
         random_state=task.seed,
-        callback=lambda state: look((state.L, state.R)),
+        callback=lambda state: callback((state.L, state.R)),
         options=task.options,
     )
     found = (d.settings, d.estimated, d.diagnosis.components, d.outlier_threshold, d.n_reads)
@@ -246,31 +246,31 @@ class _StopError(Exception):
 class _Watch:
     """Reads the iterate off another package's own variables."""
 
-    look: Look
+    callback: Callback
     variable: str
     iterations: int = 0
     last: Any = None
 
     def see(self) -> None:
-        """Look at the iterate of the function that called the caller; raise to end it."""
+        """Show the iterate of the function that called the caller; raise to end it."""
         values = sys._getframe(2).f_locals
         self.last = values[self.variable]
         if isinstance(values, dict):
             # Up to Python 3.12 this is a copy, kept with the frame, that would hold on to every old array.
             values.clear()
         self.iterations += 1
-        if self.look(self.last):
+        if self.callback(self.last):
             raise _StopError
 
 
-def _pyrpca(task: Task, data: Any, look: Look) -> Answer:
+def _pyrpca(task: Task, data: Any, callback: Callback) -> Answer:
     from pyrpca import pcp_ialm
 
     if not np.isfinite(data).all():
         raise ValueError("Y has missing entries, which pyrpca does not take; leave it out")
     settings = {"sparsity_factor": 1 / float(np.sqrt(max(data.shape))), "mu": None, "rho": 1.5}
     settings |= {"tol": _TOL, "max_iter": _MAX_ITER} | task.settings
-    watch, reason = _Watch(look, "low_rank"), "callback"
+    watch, reason = _Watch(callback, "low_rank"), "callback"
     printed = [""]
 
     def show(text: str) -> None:
@@ -284,7 +284,7 @@ def _pyrpca(task: Task, data: Any, look: Look) -> Answer:
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
 
-def _tensorly(task: Task, data: Any, look: Look) -> Answer:
+def _tensorly(task: Task, data: Any, callback: Callback) -> Answer:
     from tensorly.decomposition import robust_decomposition as module
 
     seen = np.isfinite(data)
@@ -299,7 +299,7 @@ def _tensorly(task: Task, data: Any, look: Look) -> Answer:
         "tol": _TOL,
         "max_iter": _MAX_ITER,
     } | task.settings
-    watch, reason = _Watch(look, "D"), "callback"
+    watch, reason = _Watch(callback, "D"), "callback"
     soft_thresholding = module.soft_thresholding
 
     def show(tensor: Any, threshold: Any) -> Any:
@@ -315,7 +315,7 @@ def _tensorly(task: Task, data: Any, look: Look) -> Answer:
     return Answer(watch.last, reason == "tol", reason, watch.iterations, settings)
 
 
-def _sklearn(task: Task, data: Any, look: Look) -> Answer:
+def _sklearn(task: Task, data: Any, callback: Callback) -> Answer:
     from sklearn.decomposition import PCA
 
     seen = np.isfinite(data)

@@ -20,14 +20,13 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from lrpca.bench.contest.methods import Answer, Task, solve
 from lrpca.bench.contest.results import Point, plain
-from lrpca.bench.contest.scoring import Probe, Truth, count_outliers, numerical_rank
+from lrpca.bench.contest.scoring import Probe, count_outliers, numerical_rank, relative_error
 from lrpca.bench.measuring import begin_peak, memory_of, peak_memory
 from lrpca.core.environment import THREAD_VARIABLES
 from lrpca.solvers.methods import METHODS
@@ -176,7 +175,7 @@ class Recorder:
     """Measures every iterate of a call, off the clock, and asks to stop when the time is up."""
 
     channel: IO[str]
-    truth: Truth
+    truth: Any  # factors or a matrix; None if it is not known
     probe: Probe
     limit: float
     began: float = 0.0
@@ -192,7 +191,7 @@ class Recorder:
         """Return the seconds of the call, without those spent measuring."""
         return time.perf_counter() - self.began - self.excluded
 
-    def look(self, answer: Any) -> bool:
+    def record(self, answer: Any) -> bool:
         """Measure an iterate."""
         now, seconds = time.perf_counter(), self.elapsed()
         self.count += 1
@@ -205,7 +204,7 @@ class Recorder:
 
     def measure(self, answer: Any) -> float:
         """Return the error against the truth, or else the residual."""
-        return self.truth.error(answer) if self.truth.known else self.probe.residual(answer)
+        return self.probe.residual(answer) if self.truth is None else relative_error(answer, self.truth)
 
 
 def tell(channel: IO[str], event: str, **facts: Any) -> None:
@@ -216,23 +215,25 @@ def tell(channel: IO[str], event: str, **facts: Any) -> None:
 
 def work(job: dict[str, Any], channel: IO[str]) -> None:
     """Do a job: warm up, run and measure as often as asked, and send what came out."""
-    folder = Path(job["folder"])
     task = Task(job["name"], job["rank"], job["settings"], job["seed"])
-    Y = np.load(folder / "Y.npy")
+    with np.load(job["problem"]) as stored:
+        parts = dict(stored)
+    Y, truth = parts["Y"], (parts["A"], parts["B"]) if "A" in parts else parts.get("X")
     warm_up(task, Y)
-    recorder = Recorder(channel, Truth.read(folder), Probe(Y), job["time_limit"])
+    recorder = Recorder(channel, truth, Probe(Y), job["time_limit"])
     answer: Answer | None = None
     for _ in range(job["repeat"]):
         del answer
         before = begin_peak()
         tell(channel, "begin")
         recorder.begin()
-        answer = solve(task, Y, recorder.look)
+        answer = solve(task, Y, recorder.record)
         seconds = recorder.elapsed()
         tell(channel, "end", seconds=seconds, peak=peak_memory() - before, late=recorder.late)
         if recorder.late:
             break
-    tell(channel, "result", **_scores(task, Y, answer, recorder, folder))
+    assert answer is not None
+    tell(channel, "result", **_scores(task, Y, answer, recorder, parts.get("outliers")))
 
 
 def warm_up(
@@ -257,19 +258,17 @@ def warm_up(
             solve(small, np.ascontiguousarray(Z), lambda answer: False)
 
 
-def _scores(task: Task, Y: Any, answer: Answer | None, recorder: Recorder, folder: Path) -> dict[str, Any]:
-    assert answer is not None
+def _scores(task: Task, Y: Any, answer: Answer, recorder: Recorder, outliers: Any) -> dict[str, Any]:
     X, probe = answer.low_rank, recorder.probe
-    planted = folder / "outliers.npy"
     moving = answer.settings.get("tol", 0.0) if answer.reason == "tol" else 0.0
     threshold = probe.outlier_threshold(X, Y, moving) if answer.threshold is None else answer.threshold
     rank = answer.rank
     if rank is None:
         rank = numerical_rank(X, task.rank) if not isinstance(X, tuple) else X[0].shape[1]
     return {
-        "error": recorder.truth.error(X) if recorder.truth.known else None,
+        "error": None if recorder.truth is None else relative_error(X, recorder.truth),
         "residual": probe.residual(X),
-        **count_outliers(Y, X, threshold, planted if planted.exists() else None),
+        **count_outliers(Y, X, threshold, outliers),
         "rank": rank,
         "converged": answer.converged,
         "reason": answer.reason,

@@ -14,7 +14,7 @@ import numpy as np
 from lrpca.bench.contest import process
 from lrpca.bench.contest.methods import OTHERS, Spec, options_of, parse_specs
 from lrpca.bench.contest.results import Conditions, Contest, Entry, Point
-from lrpca.bench.contest.scoring import write_truth
+from lrpca.bench.contest.scoring import factored
 from lrpca.core import environment
 from lrpca.solvers.options import is_integer
 from lrpca.testing import Problem
@@ -75,10 +75,10 @@ def compete(
     }
     entries = []
     with tempfile.TemporaryDirectory(prefix="lrpca-arena-") as folder:
-        data.write(Path(folder))
+        data.write(path := Path(folder, "problem.npz"))
         for number, spec in enumerate(chosen, 1):
             progress(f"{number} of {len(chosen)}: {spec.text}")
-            entries.append(_run(spec, data, given, folder))
+            entries.append(_run(spec, data, given, str(path)))
     entries.sort(key=lambda entry: entry.order)
     return Contest(data.describe() | (description or {}), asdict(given) | circumstances, entries)
 
@@ -114,11 +114,13 @@ class _Data:
             raise ValueError("truth=0 has no norm to compare with; give a truth that is not all zero")
         return cls(Y, _check_rank(rank, Y.shape), X)
 
-    def write(self, folder: Path) -> None:
+    def write(self, path: Path) -> None:
         """Write all that the workers read."""
-        np.save(folder / "Y.npy", self.Y)
+        parts = {"Y": self.Y} | ({} if self.outliers is None else {"outliers": self.outliers})
         if self.X is not None:
-            write_truth(folder, self.X, self.rank, self.outliers)
+            truth = factored(self.X, self.rank)
+            parts |= dict(zip("AB", truth, strict=True)) if isinstance(truth, tuple) else {"X": truth}
+        np.savez(path, **parts)
 
     def describe(self) -> dict[str, Any]:
         missing = float(np.isnan(self.Y).mean()) if self.Y.dtype.kind in "fc" else 0.0
@@ -137,14 +139,14 @@ def settings_of(spec: Spec, tol: float | None, alpha: float | None) -> tuple[dic
     return settings | spec.settings, ("alpha",) if told else ()
 
 
-def _run(spec: Spec, data: _Data, conditions: Conditions, folder: str) -> Entry:
+def _run(spec: Spec, data: _Data, conditions: Conditions, path: str) -> Entry:
     """Return the entry of one method."""
     settings, told = settings_of(spec, conditions.tol, None if conditions.blind else data.outlier_fraction)
     entry = Entry(spec.text, spec.name, spec.title, "not installed", settings=settings, told=told)
     if spec.other and spec.other.version() is None:
         return replace(entry, note=f"pip install {spec.other.package}")
     job = {
-        **{"folder": folder, "name": spec.name, "rank": data.rank, "settings": settings, "seed": conditions.seed},
+        **{"problem": path, "name": spec.name, "rank": data.rank, "settings": settings, "seed": conditions.seed},
         **{"time_limit": conditions.time_limit, "repeat": conditions.repeat},
     }
     account = process.run(job, memory_limit=conditions.memory_limit, threads=conditions.threads or 1)

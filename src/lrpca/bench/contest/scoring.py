@@ -7,8 +7,6 @@ O((n1 + n2) r²), and one given as a matrix block by block: scoring needs next t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +22,11 @@ _ABSENT = 1e-6
 _SPARE = 50
 
 
-def write_truth(
-    folder: Path,
+def factored(
     X: Any,  # (n1, n2)
     rank: int,
-    outliers: Any = None,  # (n1, n2) bool
-) -> None:
-    """Write the true low-rank matrix, as factors if it has that rank, and the true outliers, for `Truth.read`."""
+) -> Any:
+    """Return the true low-rank matrix as factors (A, B) if it has that rank, else as it is."""
     wide = np.complex128 if np.iscomplexobj(X) else np.float64
     # Twice X on a random sketch spans its columns to rounding even where it is ill-conditioned.
     sketch = np.random.default_rng(0).standard_normal((X.shape[1], min(rank, *X.shape)))
@@ -39,13 +35,7 @@ def write_truth(
         sketch = np.asarray(X.conj().T @ A, wide)
     B = sketch.conj()
     squares = [np.linalg.norm(np.asarray(X[rows], wide) - A[rows] @ B.T) ** 2 for rows in row_blocks(X.shape)]
-    if math.sqrt(sum(squares)) <= _EXACT * float(np.linalg.norm(B)):
-        np.save(folder / "truth_left.npy", A)
-        np.save(folder / "truth_right.npy", B)
-    else:
-        np.save(folder / "truth.npy", X)
-    if outliers is not None:
-        np.save(folder / "outliers.npy", outliers)
+    return (A, B) if math.sqrt(sum(squares)) <= _EXACT * float(np.linalg.norm(B)) else X
 
 
 def factored_error(
@@ -60,37 +50,17 @@ def factored_error(
     return float(difference / size)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The true low-rank matrix, as factors A Bᵀ or as it is; or neither."""
-
-    factors: tuple[Any, Any] | None = None  # (n1, r), (n2, r)
-    X: Any = None  # (n1, n2)
-
-    @classmethod
-    def read(cls, folder: Path) -> Truth:
-        """Return what `write_truth` wrote; nothing if it wrote nothing."""
-        if (folder / "truth_left.npy").exists():
-            return cls(factors=(np.load(folder / "truth_left.npy"), np.load(folder / "truth_right.npy")))
-        return cls(X=np.load(folder / "truth.npy")) if (folder / "truth.npy").exists() else cls()
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a truth to compare with."""
-        return self.factors is not None or self.X is not None
-
-    def error(self, answer: Any) -> float:
-        """Return ‖X - truth‖ / ‖truth‖ of an answer: factors (L, R), or a matrix X."""
-        if self.factors is not None and isinstance(answer, tuple):
-            return factored_error(answer[0], answer[1], *self.factors)
-        n1 = len(answer[0] if isinstance(answer, tuple) else answer)
-        n2 = len(answer[1]) if isinstance(answer, tuple) else answer.shape[1]
-        squares = np.zeros(2)
-        for rows in row_blocks((n1, n2)):
-            exact = rows_of(self.X if self.factors is None else self.factors, rows)
-            difference = rows_of(answer, rows) - exact.astype(np.promote_types(exact.dtype, np.float64))
-            squares += np.linalg.norm(difference) ** 2, np.linalg.norm(exact) ** 2
-        return float(np.sqrt(squares[0] / squares[1]))
+def relative_error(answer: Any, truth: Any) -> float:
+    """Return ‖X - truth‖ / ‖truth‖; both are factors (L, R) or a matrix."""
+    if isinstance(truth, tuple) and isinstance(answer, tuple):
+        return factored_error(*answer, *truth)
+    shape = (len(truth[0]), len(truth[1])) if isinstance(truth, tuple) else truth.shape
+    squares = np.zeros(2)
+    for rows in row_blocks(shape):
+        exact = rows_of(truth, rows)
+        difference = rows_of(answer, rows) - exact.astype(np.promote_types(exact.dtype, np.float64))
+        squares += np.linalg.norm(difference) ** 2, np.linalg.norm(exact) ** 2
+    return float(np.sqrt(squares[0] / squares[1]))
 
 
 def row_blocks(shape: tuple[int, int]) -> list[slice]:
@@ -152,11 +122,11 @@ def count_outliers(
     Y: Any,  # (n1, n2)
     answer: Any,
     threshold: Any,
-    truth: Path | None,
+    truth: Any,  # (n1, n2) bool, or None
 ) -> dict[str, float | None]:
     """Return the share of observed entries beyond a threshold and, where the true ones are known, how many it found.
 
-    `threshold` is a number or broadcasts to Y; `truth` is a file of booleans.
+    `threshold` is a number or broadcasts to Y.
     """
     hits = found = planted = observed = 0
     limits = np.broadcast_to(threshold, Y.shape)
@@ -166,8 +136,7 @@ def count_outliers(
         beyond = seen & (np.abs(np.where(seen, block, 0) - rows_of(answer, rows)) > limits[rows])
         found, observed = found + int(beyond.sum()), observed + int(seen.sum())
         if truth is not None:
-            real = np.load(truth, mmap_mode="r")[rows]
-            hits, planted = hits + int((beyond & real).sum()), planted + int(real.sum())
+            hits, planted = hits + int((beyond & truth[rows]).sum()), planted + int(truth[rows].sum())
     known = truth is not None
     return {
         "outlier_fraction": found / max(1, observed),

@@ -241,10 +241,8 @@ def run_method(method: Method, problem: Problem, setting: Setting, seed: int, ru
     watched = (rule.error is not None or rule.residual is not None) and not method.own_rule
     Y = problem.Y.astype(np.float32) if method.single else problem.Y
     began = time.perf_counter()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="ignore"):
         # Runs that fail are counted as such.
-        warnings.simplefilter("ignore", lrpca.ConvergenceWarning)
-        warnings.simplefilter("ignore", lrpca.DiagnosisWarning)
         d = lrpca.decompose(
             Y,
             problem.rank,
