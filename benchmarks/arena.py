@@ -7,15 +7,17 @@ Every method runs in its own process with a time limit; a method that reaches th
 
 from __future__ import annotations
 
+import itertools
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
 from typing import Any
 
-import lrpca
 from lrpca.bench.contest import Conditions, Contest, Entry, compete, parse_specs
+from lrpca.bench.contest.methods import Task, solve
 from lrpca.bench.measuring import Table, arguments, clock, number, publish
 from lrpca.bench.real_matrices import available, load
 from lrpca.solvers.methods import METHODS
@@ -185,22 +187,16 @@ def count_reads(problem: Any, entry: Entry, target: float, rank: int | None) -> 
     if entry.name not in METHODS or last is None or not 0 <= (entry.seconds_to_target or 0.0) <= COUNTED:
         return None
     settings = parse_specs(entry.spec)[0].settings | {name: entry.settings[name] for name in entry.told}
+    iterations = itertools.count(1)
     with warnings.catch_warnings(action="ignore"):
-        d = lrpca.decompose(
-            problem.Y,
-            (rank or problem.rank) if METHODS[entry.name].needs_rank else None,
-            method=entry.name,
-            random_state=0,
-            callback=(lambda state: state.iteration >= last) if last else None,
-            options={name: value for name, value in settings.items() if name not in ("tol", "max_iter")},
-        )
-    return int(d.n_reads)
+        task = Task(entry.name, rank or problem.rank, settings)
+        answer = solve(task, problem.Y, lambda iterate: last > 0 and next(iterations) >= last)
+    return int(answer.reads or 0)
 
 
 def _plain(entry: Entry, target: float, reads: dict[str, int | None]) -> dict[str, Any]:
-    stored = {
-        name: value for name, value in asdict(entry).items() if name not in ("curve", "title", "precision", "recall")
-    }
+    left_out = ("curve", "title", "precision", "recall")
+    stored = {name: value for name, value in asdict(entry).items() if name not in left_out}
     return stored | {"iterations_to_target": iterations_to(entry, target), "reads_to_target": reads.get(entry.spec)}
 
 
@@ -225,18 +221,14 @@ def _ratio(record: dict[str, Any], ours: dict[str, Any], other: dict[str, Any]) 
     """Return the ratio of the times to the target: exact, at least that, or None where one of them never arrives."""
     mine, theirs = ours["seconds_to_target"], other["seconds_to_target"]
     rounds = record.get("rounds", {})
-    kind: str = "exact"
-    ratio: float | None
+    kind, ratio = "it does not arrive", None
     if mine is None:
-        kind, ratio = "the default does not arrive", None
+        kind = "the default does not arrive"
     elif theirs is not None:
         pairs = zip(rounds.get(ours["spec"], ()), rounds.get(other["spec"], ()), strict=False)
-        ratios = [b / a for a, b in pairs if a and b] or [theirs / mine]
-        ratio = median(ratios)
+        kind, ratio = "exact", median([b / a for a, b in pairs if a and b] or [theirs / mine])
     elif other["status"] == "time limit":
         kind, ratio = "at least", max(other["seconds"] or 0.0, record["time_limit"]) / mine
-    else:
-        kind, ratio = "it does not arrive", None
     return {
         **{"spec": other["spec"], "ours": mine, "theirs": theirs, "ratio": ratio, "kind": kind},
         "our_reads": ours["reads_to_target"],
@@ -273,22 +265,17 @@ def scenario_table(record: dict[str, Any]) -> Table:
     rows = []
     for entry in record["entries"]:
         memory = None if entry["peak_memory"] is None else number(entry["peak_memory"] / 1e6)
-        cells = [_cell(entry[name]) for name in names]
+        cells = [number(value) if isinstance(value, float) else value for value in map(entry.get, names)]
         rows.append([entry["spec"], *cells, memory, entry["reads_to_target"], status(entry)])
-    return Table(
-        f"{record['name']}: {record['title']}", ["method", *heads, "memory, MB", "reads to target", "status"], rows
-    )
-
-
-def _cell(value: Any) -> Any:
-    return number(value) if isinstance(value, float) else value
+    columns = ["method", *heads, "memory, MB", "reads to target", "status"]
+    return Table(f"{record['name']}: {record['title']}", columns, rows)
 
 
 def status(entry: dict[str, Any]) -> str:
     """Return an entry's status with its reason, where that says more."""
-    plain = entry["status"] in ("converged", "done") or not entry["note"]
-    note = entry["note"] if len(entry["note"]) <= 90 else entry["note"][:87] + "..."
-    return entry["status"] if plain else f"{entry['status']}: {note}"
+    if entry["status"] in ("converged", "done") or not entry["note"]:
+        return str(entry["status"])
+    return textwrap.shorten(f"{entry['status']}: {entry['note']}", 100, placeholder="...")
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -70,11 +70,10 @@ QUICK: dict[str, Any] = {"ranks": (1, 5, 16), "fast": (5,), "repeats": 5, "calls
 
 @dataclass
 class Found:
-    """The results of a section; figures are more numbers than the tables show."""
+    """The results of a section."""
 
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
 
 
 class OnDevice(Planted):
@@ -293,8 +292,7 @@ def measure_call(plan: Plan) -> Found:
         "thresholds of the schedule are scaled to the shape. It runs to the first iteration with an "
         "error below the target, or with the least there is, and is timed without measuring errors.",
     ]
-    figures = {"call seconds": {name: [*timing.seconds] for name, timing in times.items()}, "first call": first}
-    return Found([Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes, figures)
+    return Found([Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes)
 
 
 # ------------------------------------------------------------------------------------------------ batches, training
@@ -365,9 +363,8 @@ def main(given: Sequence[str] | None = None) -> int:
         try:
             found[name] = globals()[f"measure_{name}"](plan)
         except Exception as error:  # memory ends, compilers fail: the other parts are worth having
-            found[name] = Found(
-                notes=[f"{name} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"]
-            )
+            first = (str(error).splitlines() or [""])[0]
+            found[name] = Found(notes=[f"{name} failed: {type(error).__name__}: {first}"])
         if plan.device.type == "cuda":
             torch.cuda.empty_cache()
         print(f"{name}: {time.perf_counter() - chosen.began:.0f} s", file=sys.stderr, flush=True)
@@ -382,10 +379,8 @@ def write(chosen: argparse.Namespace, plan: Plan, parts: Sequence[Found]) -> Non
         about = torch.cuda.get_device_properties(plan.device)
         hardware = {"GPU": about.name, "GPU memory": f"{about.total_memory / 2**30:.0f} GiB", **hardware}
         versions["CUDA"] = str(torch.version.cuda)
-    figures = {key: value for part in parts for key, value in part.figures.items()}
     tables, notes = ([item for part in parts for item in getattr(part, name)] for name in ("tables", "notes"))
-    extra = {"hardware": hardware, "versions": versions, "figures": figures}
-    publish(chosen, "Speed on a GPU", tables, notes, extra=extra)
+    publish(chosen, "Speed on a GPU", tables, notes, extra={"hardware": hardware, "versions": versions})
 
 
 if __name__ == "__main__":

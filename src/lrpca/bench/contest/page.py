@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,8 +117,9 @@ def cells(entry: Entry, names: list[str]) -> list[str]:
 
 
 def _status(entry: Entry) -> str:
-    note = entry.note if len(entry.note) <= _NOTE else entry.note[: _NOTE - 3] + "..."
-    return entry.status if entry.status in ("converged", "done") else f"{entry.status}: {note}"
+    if entry.status in ("converged", "done"):
+        return entry.status
+    return f"{entry.status}: {textwrap.shorten(entry.note, _NOTE, placeholder='...')}"
 
 
 def _cell(value: Any, name: str) -> str:
