@@ -116,7 +116,7 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
 
 
 def _accuracy(entries: Sequence[Entry]) -> list[str]:
-    """Say who ends with the smallest error, where it is not the default's or close to it."""
+    """Name the method with the smallest error in the end, if it is not the default or close to it."""
     measured = [entry for entry in entries if entry.get("error") is not None]
     ours = find(measured, DEFAULT)
     if not measured or ours is None:
@@ -131,7 +131,7 @@ def _accuracy(entries: Sequence[Entry]) -> list[str]:
 
 
 def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]:
-    """Say who does not arrive, who ran out of time or failed, and who converged to something wrong."""
+    """Name the methods that do not arrive, ran out of time, failed, or converged to something wrong."""
     absent = [entry for entry in entries if entry.get("seconds_to_target") is None]
     late = [entry for entry in absent if entry["status"] in ("time limit", "memory limit")]
     failed = [entry for entry in absent if entry["status"] == "failed"]

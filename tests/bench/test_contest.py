@@ -1,4 +1,4 @@
-"""The arena: who takes part, what is measured, and what happens to those who fail."""
+"""The arena: which methods take part, what is measured, and what happens to methods that fail."""
 
 import io
 import json
@@ -24,7 +24,7 @@ PROBLEM = planted((160, 120), rank=3, outlier_fraction=0.1)
 ALONE = Conditions(threads=1)
 
 
-# --- who takes part ----------------------------------------------------------------------------------------
+# --- the methods ------------------------------------------------------------------------------------------
 
 
 def test_specs_by_commas_spaces_and_repetition() -> None:
@@ -54,7 +54,7 @@ def test_a_wrong_spec_is_refused_with_what_is_known(text: str, words: tuple[str,
     assert all(word in str(refused.value) for word in words) and ";" in str(refused.value)
 
 
-def test_all_has_every_method_and_rival_with_options_that_exist() -> None:
+def test_all_has_every_method_with_options_that_exist() -> None:
     specs = parse_specs("all")
     assert {spec.name for spec in specs} == {*METHODS, *OTHERS} and len(specs) == len(ALL)
     assert {"accaltproj:gamma=0.5", "accaltproj:gamma=0.7", "accaltproj:gamma=0.9"} <= {spec.text for spec in specs}
@@ -157,7 +157,7 @@ def test_the_numbers_are_those_of_a_call_by_hand(contest: Contest, capsys: pytes
     assert contest["pyrpca"].iterations == capsys.readouterr().out.count("iter ")
 
 
-def test_a_rival_s_iterates_are_its_own() -> None:
+def test_iterates_of_another_package_are_its_own() -> None:
     """The curve of pyrpca holds what it returns when stopped there, and reading it keeps no arrays alive."""
     from pyrpca import rpca_pcp_ialm
 
@@ -229,15 +229,15 @@ def test_threads_are_those_the_environment_names(
     assert compete(PROBLEM, "lrpca", Conditions(threads=2)).conditions["threads"] == 2 and ran == [threads, 2]
 
 
-def test_who_is_late_is_stopped_with_its_last_iterate() -> None:
+def test_a_late_method_is_stopped_with_its_last_iterate() -> None:
     problem = planted((400, 300), rank=3)
     entry = compete(problem, "tensorly", Conditions(threads=1, time_limit=0.1))["tensorly"]
     assert entry.status == "time limit" and entry.error is not None and 1e-4 < entry.error < 1.5
     assert entry.iterations is not None and entry.iterations < 20 and not entry.answered
 
 
-def test_who_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lrpca.bench.contest.methods.OtherMethod.version", lambda rival: None)
+def test_a_method_that_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lrpca.bench.contest.methods.OtherMethod.version", lambda other: None)
     entry = compete(PROBLEM, "pyrpca", ALONE)["pyrpca"]
     assert entry.status == "not installed" and "pip install pyrpca" in entry.note
 
@@ -271,7 +271,7 @@ def _follow(
     return process.run({"time_limit": time_limit}, memory_limit=memory_limit, threads=1)
 
 
-def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     account = _follow(
         monkeypatch,
@@ -282,7 +282,7 @@ def test_who_hangs_is_killed_and_keeps_its_curve(monkeypatch: pytest.MonkeyPatch
     assert account.calls == [[Point(1, 0.1, 0.5)]]
 
 
-def test_time_spent_on_looking_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spent_on_measuring_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "say(event='begin'); say(event='point', iteration=1, seconds=.1, error=.5, excluded=60.0); time.sleep(2.5); "
         "say(event='end', seconds=.2, peak=5, late=False); say(event='result', error=.1)"
@@ -291,20 +291,20 @@ def test_time_spent_on_looking_does_not_count(monkeypatch: pytest.MonkeyPatch) -
     assert account.failure is None and account.result == {"error": 0.1} and account.seconds == [0.2]
 
 
-def test_who_takes_too_much_memory_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_takes_too_much_memory_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "say(event='begin'); hold = b'x' * 400_000_000; time.sleep(60)"
     account = _follow(monkeypatch, code, memory_limit=2e8)
     assert account.failure is not None and account.failure[0] == "memory limit" and "0.2 GB" in account.failure[1]
 
 
-def test_who_crashes_leaves_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_reported_with_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     account = _follow(monkeypatch, "print('noise'); print('[1]'); print('3', flush=True); raise RuntimeError('alas')")
     assert account.failure == ("failed", "ended with status 1: RuntimeError: alas")
     account = _follow(monkeypatch, "os.kill(os.getpid(), 9)")
     assert account.failure == ("failed", "ended by SIGKILL")
 
 
-def test_a_worker_ends_with_who_asked(tmp_path: Path) -> None:
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     """Killed outright, the parent cannot end its worker; the worker sees its input end."""
     import subprocess
 

@@ -129,7 +129,7 @@ def test_an_existing_report_is_replaced_whole_or_kept(contest: Contest, tmp_path
     assert page.write(contest, tmp_path / "no" / "such").is_file()
 
 
-def test_the_plot_has_a_line_for_everyone_with_a_curve(mixed: Contest) -> None:
+def test_the_plot_has_a_line_for_every_curve(mixed: Contest) -> None:
     from matplotlib.figure import Figure
 
     axes = Figure().subplots()

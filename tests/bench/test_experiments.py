@@ -219,7 +219,7 @@ def test_claims_on_the_time_of_a_call() -> None:
     assert claims(1.0, 5.0, 5.0, error=None) == [False]
 
 
-def test_a_rival_that_does_not_solve_is_no_rival() -> None:
+def test_methods_that_do_not_solve_are_not_compared() -> None:
     trials = [trial(OURS, 0.1), trial(SCALEDGD, 0.1, seconds=1.1, residual=1.0), trial(ALTPROJ, 0.1, seconds=4.0)]
     (claim,) = total_time.claims(measurement(*trials))
     assert claim.confirmed is True and "a factor of 4 (AltProj, tuned)" in claim.measured

@@ -72,7 +72,7 @@ def test_solver_without_answer_is_told_and_not_recovered(case: Case, failure: Ex
     def fail(Y: Any) -> Any:
         raise failure
 
-    record = judging.judge(judging.GridJob(case, 0, ()), case.problem(), "rival", fail)
+    record = judging.judge(judging.GridJob(case, 0, ()), case.problem(), "other", fail)
     assert (record.ended, record.recovered, record.converged, record.false_converged) == (ended, False, None, False)
 
 
@@ -138,9 +138,6 @@ def test_scenarios_can_be_made_small_and_name_methods_that_exist(scripts: Simple
         assert {"lrpca"} < set(small.contestants) <= set(scenario.contestants)
         if scenario.arguments:
             assert max(small.arguments["shape"]) <= 240 and small.title != scenario.title
-
-
-# Principal component pursuit
 
 
 # Real data

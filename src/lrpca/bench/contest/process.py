@@ -83,7 +83,7 @@ def run(job: dict[str, Any], *, memory_limit: float | None, threads: int) -> Acc
         finally:
             _end(process)
         if account.failure is None and account.result is None:
-            account.failure = "failed", _last_words(process.returncode, errors)
+            account.failure = "failed", _last_line(process.returncode, errors)
         return account
 
 
@@ -159,7 +159,7 @@ def _end(process: subprocess.Popen[str]) -> None:
                 stream.close()
 
 
-def _last_words(status: int | None, errors: IO[str]) -> str:
+def _last_line(status: int | None, errors: IO[str]) -> str:
     errors.seek(0)
     lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
     killed = status is not None and status < 0

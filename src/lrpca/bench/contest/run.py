@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, median_low
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -191,7 +191,7 @@ def _verdict(late: bool, limit: float, result: dict[str, Any]) -> tuple[str, str
 def _per_iteration(points: list[Point], seconds: float | None) -> float | None:
     times = [point.seconds for point in points if point.iteration]
     if len(times) > 1:
-        return mean(after - before for before, after in zip(times, times[1:], strict=False))
+        return (times[-1] - times[0]) / (len(times) - 1)
     return seconds if times else None
 
 
