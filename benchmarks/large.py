@@ -322,7 +322,7 @@ def by_workers(folder: Path) -> list[Table]:
             read: Any = accept(path)
             # As if Y did not fit into the workers' memory.
             read.source.array, _ = read.source._cluster.let_go()
-            times = _times({"kept": kept, "read": read}, ROUNDS)
+            times = _times({"kept": kept, "read": read})
             rows.append([workers, *(number(times[name]) for name in ("kept", "read"))])
             # Else small chunks are put together.
             with patch.object(dask_blocks, "_MANY", max(CHUNKS) ** 2):
@@ -330,7 +330,7 @@ def by_workers(folder: Path) -> list[Table]:
                     str(n * n): accept(da.random.normal(size=(CHUNKS_SIDE,) * 2, chunks=CHUNKS_SIDE // n).astype("f4"))
                     for n in CHUNKS
                 }
-            times = _times(small, ROUNDS)
+            times = _times(small)
             first, last = (str(n * n) for n in (CHUNKS[0], CHUNKS[-1]))
             slope = (times[last] - times[first]) / (int(last) - int(first))
             tasks.append([workers, *(number(times[name]) for name in small), number(slope)])
