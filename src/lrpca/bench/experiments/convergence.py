@@ -10,7 +10,7 @@ from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import ERROR, draw_range, legend_below, style_of
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import GOAL, OURS, PUBLISHED, SCALEDGD
-from lrpca.bench.experiments.statistics import as_count, in_words, iterations_to, typical
+from lrpca.bench.experiments.statistics import in_words
 from lrpca.bench.measuring import Table
 
 if TYPE_CHECKING:
@@ -43,11 +43,8 @@ def tables(m: Measurement) -> list[Table]:
     """Return iterations to 1e-4 and to 1e-6."""
     rows = []
     for setting, label, runs in m.cases():
-        counts = [iterations_to(run.errors, GOAL) for run in runs]
-        reached = f"{sum(map(math.isfinite, counts))} of {len(runs)}"
         last = median(run.errors[-1] if run.errors else math.inf for run in runs)
-        coarse, most, fine = map(as_count, (typical(counts), max(counts), m.iterations_to(FINE, label, setting)))
-        rows.append([setting.alpha, label, coarse, most, reached, fine, f"{last:.1e}"])
+        rows.append([setting.alpha, label, *m.arrivals(GOAL, FINE, label, setting), f"{last:.1e}"])
     columns = ["α", "method", "iterations to 1e-4, median", "most", "reached", "to 1e-6, median", "error at the end"]
     return [Table("Iterations to an error of 1e-4 and of 1e-6", columns, rows)]
 

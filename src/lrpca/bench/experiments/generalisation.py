@@ -9,7 +9,7 @@ from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.drawing import legend_below
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
 from lrpca.bench.experiments.methods import GOAL, PUBLISHED, Method, Rule
-from lrpca.bench.experiments.statistics import as_count, in_words, iterations_to
+from lrpca.bench.experiments.statistics import as_count, in_words
 from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
 
@@ -73,13 +73,10 @@ def tables(m: Measurement) -> list[Table]:
         rows += [[name, *(row.get(setting) for setting in settings)] for name, row in PAPER.items()]
     for label in m.contestants:
         rows.append([label, *(as_count(m.iterations_to(GOAL, label, setting) + 1) for setting in settings)])
-    ours = []
-    for setting, label, runs in m.cases():
-        coarse, fine = (sorted(iterations_to(run.errors, goal) for run in runs) for goal in (GOAL, FINE))
-        reached = f"{sum(map(math.isfinite, coarse))} of {len(coarse)}"
-        middle = len(coarse) // 2
-        counts = [as_count(coarse[middle]), as_count(coarse[-1]), reached, as_count(fine[middle])]
-        ours.append([_name(setting, m.setup.base), label, *counts])
+    ours = [
+        [_name(setting, m.setup.base), label, *m.arrivals(GOAL, FINE, label, setting)]
+        for setting, label, _ in m.cases()
+    ]
     columns = ["setting", "model", "to 1e-4, median", "most", "reached", "to 1e-6, median"]
     return [
         Table("Iterations to 1e-4, median, counted as the paper does", ["", *names], rows),

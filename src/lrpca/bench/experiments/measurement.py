@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lrpca.bench.experiments.statistics import digits, iterations_to, typical
+from lrpca.bench.experiments.statistics import as_count, digits, iterations_to, typical
 from lrpca.bench.measuring import Table
 from lrpca.testing import Problem, planted
 
@@ -192,6 +193,13 @@ class Measurement:
     def iterations_to(self, goal: float, label: str, setting: Any) -> float:
         """Return the median number of iterations to an error; inf if it is not reached."""
         return typical(iterations_to(run.errors, goal) for run in self.of(label, setting))
+
+    def arrivals(self, goal: float, finer: float, label: str, setting: Any) -> list[Any]:
+        """Return cells: median and most iterations to an error, the runs that got there, the median to a finer one."""
+        counts = [iterations_to(run.errors, goal) for run in self.of(label, setting)]
+        reached = f"{sum(map(math.isfinite, counts))} of {len(counts)}"
+        fine = self.iterations_to(finer, label, setting)
+        return [as_count(typical(counts)), as_count(max(counts)), reached, as_count(fine)]
 
     def error_after(self, iteration: int, label: str, setting: Any) -> float | None:
         """Return the median error after an iteration, None if no run got so far; a run at its goal stays there."""
