@@ -85,11 +85,12 @@ html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "video", "large_data", "gpu", "benchmarks", "changelog"),
+        *("experiments", "video", "large_data", "gpu", "benchmarks", "architecture", "contract", "changelog"),
     )
 }
 html_theme_options = {
     "show_toc_level": 2,
+    "header_links_before_dropdown": 4,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
