@@ -7,12 +7,14 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-# |x| inside a formula: as a pair of fences it is set without the spaces of an infix operator.
 MODULUS = re.compile(r"\|([^|]+)\|")
+FENCE = re.compile(r'<mo( class="mathopen")?>([|‖])</mo>')
 
 
 def _mathml(node: nodes.Element, *, as_block: bool = False) -> str:
-    return str(tex2mathml(MODULUS.sub(r"\\lvert \1 \\rvert ", node.astext()), as_block=as_block))
+    """Return the formula; without a form, a browser would space the bars of |x| and ‖x‖ like a minus."""
+    math = tex2mathml(MODULUS.sub(r"\\lvert \1 \\rvert ", node.astext()), as_block=as_block)
+    return FENCE.sub(lambda bar: f'<mo form="{"prefix" if bar[1] else "postfix"}">{bar[2]}</mo>', math)
 
 
 def _inline(self: HTML5Translator, node: nodes.math) -> None:
