@@ -42,6 +42,8 @@ exclude_patterns = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 nitpicky = False
+# `name` in a docstring or an example is code, and a link if the API lists it.
+default_role = "py:obj"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -80,12 +82,13 @@ html_show_sourcelink = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-# Pages of prose have nothing beside them to navigate to.
+# Pages of prose have no subpages; examples need the width for their code.
 html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
         *("experiments", "video", "large_data", "gpu", "benchmarks", "architecture", "contract", "changelog"),
+        "gallery/plot_*",
     )
 }
 html_theme_options = {
