@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PINNED := pyproject.toml constraints.txt
 INSTALL := $(PIP) install --constraint constraints.txt
-# Our own package is built by the pinned hatchling of the environment, not by whatever is newest today.
+# The package is built by the pinned hatchling of the environment, not by the newest one.
 INSTALL_SELF := $(INSTALL) --no-build-isolation --editable
 CHECKED := src tests benchmarks docs examples
 
@@ -21,7 +21,7 @@ REAL_ARGS ?=
 VIDEO_ARGS ?=
 LARGE_ARGS ?=
 GPU_ARGS ?=
-# The torch of .venv is the build for processors: a GPU is measured with a Python that has its own.
+# The torch of .venv is the CPU build. To measure a GPU, use a Python with a CUDA build of torch.
 GPU_PYTHON ?= python3
 ARENA_ARGS ?=
 EXPERIMENTS ?= convergence iteration-time total-time recovery models training-time generalisation numbers
@@ -60,12 +60,12 @@ $(VENV)/.real: $(VENV)/.grid
 	$(INSTALL) av
 	@touch $@
 
-# OpenCV, which masks of moving objects are compared with.
+# OpenCV, for comparison of the masks of moving objects.
 $(VENV)/.video: $(VENV)/.real
 	$(INSTALL) opencv-python-headless
 	@touch $@
 
-# PyTorch, for whatever learns. The version is spelled as it is pinned: other spellings fetch builds for GPUs, gigabytes.
+# PyTorch, for training. The version must be spelled as pinned: other spellings fetch the GPU builds, which take gigabytes.
 $(VENV)/.learn: $(VENV)/.demo
 	$(INSTALL) torch==2.13.0
 	@touch $@
@@ -78,19 +78,19 @@ $(VENV)/.docs: $(VENV)/.demo $(VENV)/.learn
 	$(INSTALL_SELF) ".[docs]"
 	@touch $@
 
-venv: $(VENV)/.dev ## Make .venv with all that developing needs
+venv: $(VENV)/.dev ## Make .venv with everything for development
 
 demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a page to demo-output/
 	$(BIN)/lrpca demo -o $(DEMO_OUTPUT) --force
 
-# Two test processes on two cores: threads of BLAS, and those of PyTorch, would only wait for each other. Files stay
-# together: what one of them needs is compiled, and built, once.
+# Two test processes on two cores: more threads of BLAS and PyTorch would only wait for each other. Each file runs in one
+# process, so that its kernels are compiled once.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-baseline: $(VENV)/.real ## Measure what this commit does, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="--output FILE", "--compare BEFORE AFTER")
+baseline: $(VENV)/.real ## Measure accuracy and speed of this commit, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="--output FILE", "--compare BEFORE AFTER")
 	$(BIN)/python benchmarks/baseline.py $(BASELINE_ARGS)
 
 bench: $(VENV)/.learn $(VENV)/.video ## Measure speed and memory; writes benchmarks/results/*.json (BENCH_ARGS="--n 2000" for less)
@@ -105,30 +105,30 @@ arena: $(VENV)/.arena ## Compare all methods on ten kinds of problems; writes be
 grid: $(VENV)/.grid ## Run solvers on the grid of planted problems; writes benchmarks/results/grid.json (GRID_ARGS="--cases noise" to choose)
 	$(BIN)/python benchmarks/grid.py $(GRID_ARGS)
 
-ablation: $(VENV)/.demo ## Run the grid without each rule of the default; writes benchmarks/results/ablation.json
+ablation: $(VENV)/.demo ## Run the grid with one rule of the default left out at a time; writes benchmarks/results/ablation.json
 	$(BIN)/python benchmarks/grid.py --ablation $(GRID_ARGS)
 
 experiments: export LRPCA_DATA ?= ../shared/data
-experiments: $(VENV)/.demo $(VENV)/.learn ## Measure the paper's comparisons again; writes experiments/results/*.json (EXPERIMENTS=recovery to choose)
+experiments: $(VENV)/.demo $(VENV)/.learn ## Repeat the experiments of the paper; writes experiments/results/*.json (EXPERIMENTS=recovery to choose)
 	set -e; for name in $(EXPERIMENTS); do $(BIN)/lrpca reproduce $$name -o experiments/results --force $(EXPERIMENT_ARGS); done
 
 real: $(VENV)/.real ## Run on videos and traffic counts from LRPCA_DATA; writes benchmarks/results/real_data.json (REAL_ARGS="--others none" for less)
 	$(BIN)/python benchmarks/real_data.py $(REAL_ARGS)
 
-video: $(VENV)/.video ## Score masks of moving objects beside OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)
+video: $(VENV)/.video ## Compare masks of moving objects with OpenCV's; writes benchmarks/results/video_quality.json (VIDEO_ARGS="--scene DIR" for others)
 	$(BIN)/python benchmarks/video_quality.py $(VIDEO_ARGS)
 
 large: $(VENV)/.dev ## Time data larger than memory; needs 15 GB of disk (LARGE_ARGS="--side 12000" for less)
 	$(BIN)/python benchmarks/large.py $(LARGE_ARGS)
 
-lint: $(VENV)/.dev ## Lint, formatting, types, layers, spelling
+lint: $(VENV)/.dev ## Check lint, formatting, types, layers and spelling
 	$(BIN)/ruff check $(wildcard $(CHECKED))
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell $(wildcard $(CHECKED) *.md)
 
-docs: $(VENV)/.docs ## Build the site into docs/_build/html, running its examples
+docs: $(VENV)/.docs ## Build the documentation in docs/_build/html; runs the examples
 	rm -rf docs/api/generated
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 

@@ -1,6 +1,6 @@
-"""Advice which method to take for what, from ``benchmarks/results/arena.json``.
+"""Advice on which method to use for what, from ``benchmarks/results/arena.json``.
 
-Every sentence is computed from the numbers below it, by the same rules for all methods.
+Every sentence is computed from the numbers, by the same rules for all methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,28 +11,28 @@ from make_pages import fold, render_result, render_table
 DEFAULT = "lrpca"
 # Rows of a short table; the default is always among them.
 SHOWN = 8
-# An answer with the verdict "converged" and an error so many times the target is wrong.
+# A result that is called converged is wrong if its error exceeds the target by this factor.
 WRONG = 10.0
-# Errors that differ by less are called the same.
+# Errors within this factor count as equal.
 SAME = 1.05
-# The question that a key of the file stands for, in the order of the page.
+# The headings of the page, in order, by the key that the file uses.
 QUESTIONS = {
     "few": "Few outliers, no noise",
     "many": "Many outliers",
-    "noise": "Noise everywhere",
+    "noise": "Noise in all entries",
     "missing": "Missing entries",
-    "rank": "No idea of the rank",
-    "glance": "Only a glance at Y",
+    "rank": "Unknown rank",
+    "glance": "Reading only part of Y",
     "narrow": "Narrow matrices",
-    "condition": "Strong and weak components together",
-    "moving": "Objects that move",
+    "condition": "Strong and weak components",
+    "moving": "Moving objects",
     "video": "A real video",
 }
 Entry = Mapping[str, Any]
 
 
 def arrived(entries: Sequence[Entry]) -> list[Entry]:
-    """Return those that reached the target, the fastest first."""
+    """Return the entries that reached the target, fastest first."""
     there = [entry for entry in entries if entry.get("seconds_to_target") is not None]
     return sorted(there, key=lambda entry: float(entry["seconds_to_target"]))
 
@@ -43,7 +43,7 @@ def find(entries: Sequence[Entry], spec: str) -> Entry | None:
 
 
 def seconds(value: float) -> str:
-    """Return a time as people say it.
+    """Return a time in milliseconds or seconds.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def times(ratio: float) -> str:
 
 
 def names(entries: Sequence[Entry], limit: int = 8) -> str:
-    """Return methods as a list in words; of many only the first are named."""
+    """Return the names of methods as a list in words, at most `limit` of them."""
     words = [f"`{entry['spec']}`" for entry in entries[:limit]]
     rest = len(entries) - limit
     if rest > 0:
@@ -70,20 +70,20 @@ def names(entries: Sequence[Entry], limit: int = 8) -> str:
 
 
 def advice(record: Mapping[str, Any]) -> str:
-    """Return what to take for one problem, and how the default did, from the numbers."""
+    """Return the advice for one problem, and how the default did."""
     entries = [entry for entry in record["entries"] if entry["status"] != "not installed"]
     if not entries:
         return "No method ran."
     if not record["known"]:
         return _without_truth(entries)
-    # Where no method arrives, the first sentence names the closest already.
+    # If no method reaches the target, the first sentence already names the closest.
     accuracy = _accuracy(entries) if arrived(entries) else []
     return " ".join([_fastest(entries, record), *accuracy, *_not_there(entries, record)])
 
 
 def _target(record: Mapping[str, Any]) -> str:
     words = f"an error of {record['target']:.0e}".replace("e-0", "e-")
-    return f"{words} (1.6 times the oracle's)" if record.get("oracle_error") else words
+    return f"{words} (1.6 times that of the oracle)" if record.get("oracle_error") else words
 
 
 def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
@@ -97,11 +97,11 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
     took = seconds(first["seconds_to_target"])
     if first["spec"] == DEFAULT:
         if len(there) == 1:
-            return f"**Take the default**: it alone reaches {target}, in {took}."
+            return f"**Use the default.** Only the default reaches {target}. It takes {took}."
         ratio = there[1]["seconds_to_target"] / first["seconds_to_target"]
         return (
-            f"**Take the default**: it is the first to reach {target}, in {took}; "
-            f"the next, `{there[1]['spec']}`, takes {times(ratio)} times as long."
+            f"**Use the default.** It is the fastest to reach {target}, in {took}. "
+            f"The next, `{there[1]['spec']}`, takes {times(ratio)} times as long."
         )
     text = f"**`{first['spec']}` is the fastest** to reach {target}, in {took}"
     if first.get("told"):
@@ -112,26 +112,25 @@ def _fastest(entries: Sequence[Entry], record: Mapping[str, Any]) -> str:
         return f"{text}. The default does not reach it."
     ratio = ours["seconds_to_target"] / first["seconds_to_target"]
     place = [entry["spec"] for entry in there].index(DEFAULT) + 1
-    return f"{text}. The default takes {times(ratio)} times as long and is number {place} of {len(there)}."
+    return f"{text}. The default takes {times(ratio)} times as long; it is number {place} of {len(there)}."
 
 
 def _accuracy(entries: Sequence[Entry]) -> list[str]:
-    """Name the method with the smallest error in the end, if it is not the default or close to it."""
+    """Compare the final error of the default with the smallest one."""
     measured = [entry for entry in entries if entry.get("error") is not None]
     ours = find(measured, DEFAULT)
     if not measured or ours is None:
         return []
     best = min(measured, key=lambda entry: float(entry["error"]))
     if best is ours:
-        return [f"No answer in the end is closer to the truth than the default's ({ours['error']:.1e})."]
+        return [f"The default has the smallest final error ({ours['error']:.1e})."]
     if ours["error"] <= SAME * best["error"]:
-        return [f"The default's answer in the end is within {SAME - 1:.0%} of the closest ({ours['error']:.1e})."]
-    errors = f"{best['error']:.1e}, the default {ours['error']:.1e}"
-    return [f"The closest answer in the end is that of `{best['spec']}` ({errors})."]
+        return [f"The final error of the default ({ours['error']:.1e}) is within {SAME - 1:.0%} of the smallest."]
+    return [f"`{best['spec']}` has the smallest final error, {best['error']:.1e}; the default has {ours['error']:.1e}."]
 
 
 def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]:
-    """Name the methods that do not arrive, ran out of time, failed, or converged to something wrong."""
+    """List the methods that did not reach the target, by the reason."""
     absent = [entry for entry in entries if entry.get("seconds_to_target") is None]
     late = [entry for entry in absent if entry["status"] in ("time limit", "memory limit")]
     failed = [entry for entry in absent if entry["status"] == "failed"]
@@ -139,10 +138,10 @@ def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]
     wrong = [e for e in others if e["status"] == "converged" and (e.get("error") or 0.0) > WRONG * record["target"]]
     silent = [entry for entry in others if entry not in wrong]
     groups = {
-        "Converged by their own rule, but far from the truth:": wrong,
-        "Not reached by": silent if arrived(entries) else [],
+        "Wrong, but converged by their own rule:": wrong,
+        "Not accurate enough:": silent if arrived(entries) else [],
         f"Stopped at the limit of {record['time_limit']:g} s:": late,
-        "Refused or failed:": failed,
+        "Ended with an error:": failed,
     }
     return [f"{words} {names(some)}." for words, some in groups.items() if some]
 
@@ -150,22 +149,22 @@ def _not_there(entries: Sequence[Entry], record: Mapping[str, Any]) -> list[str]
 def _without_truth(entries: Sequence[Entry]) -> str:
     done = [e for e in entries if e.get("seconds") is not None and e["status"] in ("converged", "done")]
     ours = find(entries, DEFAULT)
-    text = "The truth is not known, and a smaller residual may only mean more components: look at the pictures."
+    text = "The truth is not known. A smaller residual may only mean more components, so look at the pictures."
     if ours is None or ours.get("seconds") is None or not done:
         return text
     faster = [e for e in done if e["seconds"] < ours["seconds"]]
     verdict = "converges" if ours["status"] == "converged" else "does not converge"
-    text += f" The default {verdict} in {seconds(ours['seconds'])}, calling {ours['outlier_fraction']:.0%} outliers."
+    text += f" The default {verdict} in {seconds(ours['seconds'])} and finds {ours['outlier_fraction']:.0%} outliers."
     if faster:
-        return f"{text} Faster, and done by their own rule: {names(sorted(faster, key=lambda e: float(e['seconds'])))}."
-    return f"{text} No other method is done sooner by its own rule."
+        return f"{text} Faster, by their own stopping rule: {names(sorted(faster, key=lambda e: float(e['seconds'])))}."
+    return f"{text} No other method is faster by its own stopping rule."
 
 
 # ------------------------------------------------------------------------------------------------ tables
 
 
 def short_table(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of one problem: the first few, and the default wherever it is."""
+    """Return the table of one problem: the first few methods, and the default."""
     entries = record["entries"]
     shown = [e for i, e in enumerate(entries) if i < SHOWN or e["spec"] == DEFAULT]
     known = record["known"]
@@ -200,23 +199,23 @@ def _reason(row: Mapping[str, Any]) -> str:
     if row["met"] is not False or row["ratio"] is None:
         return ""
     goal = f"the goal of {row['goal']:g} against `{row['spec']}`"
-    text = f"At {row['problem']} outliers {goal} is missed: {times(row['ratio'])}."
+    text = f"At {row['problem']} outliers, {goal} is missed: it is {times(row['ratio'])}."
     mine, theirs = row.get("our_reads"), row.get("their_reads")
     if not mine or not theirs or row["rival"] == "ircur":
         return text
     each = row["ratio"] * mine / theirs
     return (
-        f"{text} Until there the default reads Y {mine} times and `{row['spec']}` {theirs} times, a ratio of "
-        f"{times(theirs / mine)}; a read of its costs {times(each)} times as much as one of the default's."
+        f"{text} The default makes {mine} passes over the data and `{row['spec']}` {theirs}, a ratio of "
+        f"{times(theirs / mine)}. One of its passes takes {times(each)} times as long as one of the default's."
     )
 
 
 def render_sections(result: Mapping[str, Any]) -> str:
-    """Render the whole file: a section for each question, the goals, then everything, folded."""
+    """Render the whole file: a section for each question, the goals, then all tables, folded."""
     records = result.get("scenarios", [])
     parts = []
     if result.get("quick"):
-        parts.append("These figures are those of the small form (`--quick`), which says little about speed.\n")
+        parts.append("These are the numbers of the small version (`--quick`), which say little about speed.\n")
     for question, title in QUESTIONS.items():
         if mine := [record for record in records if record["question"] == question]:
             parts += [f"## {title}\n", *_question(mine)]

@@ -42,6 +42,8 @@ exclude_patterns = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 nitpicky = False
+# `name` in a docstring or an example is code, and a link if the API lists it.
+default_role = "py:obj"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -80,16 +82,18 @@ html_show_sourcelink = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-# Pages of prose have nothing beside them to navigate to.
+# Pages of prose have no subpages; examples need the width for their code.
 html_sidebars = {
     page: []
     for page in (
         *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "video", "large_data", "gpu", "benchmarks", "changelog"),
+        *("experiments", "video", "large_data", "gpu", "benchmarks", "architecture", "contract", "changelog"),
+        "gallery/plot_*",
     )
 }
 html_theme_options = {
     "show_toc_level": 2,
+    "header_links_before_dropdown": 4,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],

@@ -5,8 +5,8 @@ Each file holds one measurement::
     {"title": str, "command": str, "hardware": {...}, "versions": {...}, "date": str,
      "tables": [{"caption": str, "columns": [...], "rows": [[...], ...]}], "notes": [str]}
 
-Run ``python docs/make_pages.py`` to write ``docs/benchmarks.md`` and what the other pages include; building the site
-does it too.
+``python docs/make_pages.py`` writes ``docs/benchmarks.md`` and the tables that other pages include. Building the site
+does that too.
 """
 
 import json
@@ -26,31 +26,34 @@ MEASURED, REPRODUCED = HERE.parent / "benchmarks" / "results", HERE.parent / "ex
 FIGURES = "experiments_figures"
 HEAD = """# Benchmarks
 
-Every table on this page was written by the command above it and is shown as it came out, losses included.
-Times depend on the machine, so most tables give ratios between things measured in the same run. `make bench`
-measures speed and memory again on yours, and `make real` accuracy on real data. Accuracy on planted problems is on the
-page about [the grid](grid.md), all solvers beside each other on the page [which method for what](choose.md).
+The command above each section wrote its tables. They are shown unchanged, losses included. Times depend on the machine,
+so most tables give ratios within one run. To repeat the measurements on your machine, use `make bench` for speed and
+memory and `make real` for accuracy on real data. [The grid](grid.md) has the accuracy on planted problems.
+[Which method for what](choose.md) compares all methods.
 """
 NONE_YET = "No results are stored yet; `make bench` writes them to `benchmarks/results/`."
-COMPARED = """## Published, and ours
+COMPARED = """## Published models and ours
 
-Measured by the commands shown, and written here as it came out. What is compared and how, with figures and with what
-the paper claims, is on the page about [the paper's experiments](experiments.md).
+The commands shown wrote these tables. [The paper's experiments](experiments.md) explains the comparison, with figures
+and the claims of the paper.
 """
-WHICH = """Leave `schedule` out unless you know why: the default needs no training and copes with the most. `fast` saves
-a pass or two on clean data of low rank with few outliers, and takes more than the default where data are noisy or
-incomplete. The `fnn-` and `frmnn-` models are of the paper's form, for 1000 x 1000 matrices of rank 5 and the share of
-outliers in their name; on other data they may fail, and say so. Scores compare models of the same depth only.
+WHICH = """Use the default unless you have a reason not to. It needs no training and works for the widest range of data.
 
-The `frmnn-` models are the best of five seeds by how many of twenty fresh problems they follow down to rounding: all of
-them. Schedules trained on wide mixtures of problems were tried in place of the default, on four draws of
-the [grid](grid.md): the best recovered 371 of 372 problems where the default recovers 370, in 1.4% fewer passes, 1% on
-the easy ones, which is within what another draw changes. So the default stays as it was set by hand.
+- `fast` saves a pass or two on clean data of low rank with few outliers. It needs more passes than the default if data
+  are noisy or incomplete.
+- The `fnn-` and `frmnn-` models have the paper's form: they are for 1000 x 1000 matrices of rank 5, with the share of
+  outliers in their name. On other data they may fail; the result then says so. Each `frmnn-` model is the best of five
+  seeds: it solves all of twenty new problems up to rounding.
+- Compare scores only between models of the same depth.
+
+We also trained schedules on wide mixtures of problems, to replace the default. On four draws of the [grid](grid.md),
+the best one recovered 371 of 372 problems, with 1.4% fewer passes; the default recovered 370. Another draw changes as
+much. So the default keeps its numbers, which were set by hand.
 """
-# Files that have a page of their own, or another format.
+# Files that have their own page, or another format.
 ELSEWHERE = ("ablation.json", "arena.json", "baseline.json", "gpu.json", "grid.json")
 KEYS = ("title", "command", "hardware", "versions", "date", "tables", "notes")
-# Tables of the grid with such a caption list every problem; they are folded away below the others.
+# Tables of the grid whose caption starts like this list every problem; they are folded, below the others.
 LONG = "Kind: "
 
 
@@ -82,7 +85,7 @@ def load_result(path: Path) -> dict[str, Any]:
 
 
 def render_result(result: Mapping[str, Any]) -> str:
-    """Render one result as a section: title, command, tables, notes, circumstances."""
+    """Render one result as a section: title, command, tables, notes, machine and versions."""
     parts = [f"## {_text(result['title'])}\n", f"```console\n$ {result['command']}\n```\n"]
     parts.extend(render_table(table) for table in result["tables"])
     parts.extend(f"- {_text(note)}" for note in result["notes"])
@@ -96,7 +99,7 @@ def render_result(result: Mapping[str, Any]) -> str:
 
 
 def render_table(table: Mapping[str, Any]) -> str:
-    """Render one table under its caption; columns of nothing but numbers are set flush right."""
+    """Render one table under its caption; columns of numbers are aligned right."""
     numeric = [all(_is_number(row[i]) for row in table["rows"]) for i in range(len(table["columns"]))]
     lines = ["| " + " | ".join(_text(cell) for cell in row) + " |" for row in (table["columns"], *table["rows"])]
     lines.insert(1, "|" + "|".join("---:" if right else "---" for right in numeric) + "|")
@@ -104,7 +107,7 @@ def render_table(table: Mapping[str, Any]) -> str:
 
 
 def fold(title: str, text: str) -> str:
-    """Return a text that a reader opens by its title."""
+    """Return a text that is folded under its title."""
     return f"<details><summary>{title}</summary>\n\n{text}\n</details>\n"
 
 
@@ -130,7 +133,7 @@ def stored(path: Path, command: str, render: Callable[[dict[str, Any]], str]) ->
 
 
 def benchmarks_page(folder: Path = MEASURED) -> str:
-    """Return the page of all results that have no page of their own."""
+    """Return the page of all results without their own page."""
     results = load_results(folder, ELSEWHERE)
     return "\n".join([HEAD, *map(render_result, results)] if results else [HEAD, NONE_YET, ""])
 
@@ -148,13 +151,13 @@ def grid_page(folder: Path = MEASURED) -> str:
 
 
 def gpu_page(folder: Path = MEASURED) -> str:
-    """Return the tables of a GPU; the page has a heading of its own."""
+    """Return the tables of a GPU, without a heading."""
     path = folder / "gpu.json"
     return stored(path, "make bench-gpu", lambda result: render_result(result).partition("\n")[2].lstrip())
 
 
 def choose_page(folder: Path = MEASURED) -> str:
-    """Return the advice which method to take for what."""
+    """Return the advice on which method to use for what."""
     from choose import render_sections
 
     return stored(folder / "arena.json", "make arena", render_sections)
@@ -178,7 +181,7 @@ def experiments_page(folder: Path = REPRODUCED, figures: Path = HERE / FIGURES) 
 
 
 def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
-    """Render a result: figure, what the paper says, tables, circumstances."""
+    """Render a result: figure, claims of the paper, tables, machine and versions."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
     claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
     given = {
@@ -194,12 +197,12 @@ def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
 
 
 def learning_page(measured: Path = MEASURED, reproduced: Path = REPRODUCED) -> str:
-    """Return the shipped models, the commands that made them, and what holds the published models against ours."""
+    """Return the shipped models, the commands that made them, and the comparison of published models with ours."""
     models = {name: Schedule.load(name) for name in shipped()}
     rows = [
         [
             *(name, schedule.kind, f"{schedule.influence}, {schedule.update}"),
-            f"{schedule.layers}, then on" if schedule.tail is not None else schedule.layers,
+            f"{schedule.layers}, then a recurrence" if schedule.tail is not None else schedule.layers,
             *(trained_on(schedule), score_of(schedule)),
         ]
         for name, schedule in models.items()
@@ -225,7 +228,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write_pages(names: Sequence[str] = tuple(PAGES)) -> None:
-    """Write pages, except those that already read the same: Sphinx need not read them again."""
+    """Write the pages that changed; Sphinx reads only these again."""
     for name in names:
         page, text = HERE / name, PAGES[name]()
         if not page.exists() or page.read_text(encoding="utf-8") != text:

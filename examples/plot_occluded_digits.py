@@ -109,6 +109,6 @@ for ax, (height, width) in zip(axes, [(2, 2), (2, 3), (3, 3)], strict=True):
     ax.axvspan(0, 16, color="0.93", zorder=0)
     ax.set(title=f"spot of {height} x {width} pixels", xlabel="brightness of the spot", xlim=(8, 68), ylim=(0, 55))
 axes[0].set(ylabel="error behind the spot")
-axes[0].text(12, 27, "chalk", ha="center", va="center", rotation=90, color="0.4")
+axes[0].text(12, 27, "digits", ha="center", va="center", rotation=90, color="0.4")
 axes[0].legend(frameon=False, loc="upper center")
 plt.show()
