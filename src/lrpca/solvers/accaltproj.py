@@ -18,10 +18,10 @@ from __future__ import annotations
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import clean_spread, first_svd
 from lrpca.solvers.initialise import completed
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.step import directions, take_pass
 
@@ -40,7 +40,7 @@ def solve(
     beta: float | None = None,
     beta_init: float | None = None,
     floor: float = 3.0,
-) -> Outcome:
+) -> Solution:
     """Run accelerated alternating projections.
 
     Parameters

@@ -23,9 +23,9 @@ import numpy as np
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
 from lrpca.solvers.stationarity import Cut, Standstill
@@ -53,7 +53,7 @@ def solve(
     incoherence: float | None = None,
     floor: float = 3.0,
     change: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run alternating projections.
 
     Parameters
@@ -108,7 +108,7 @@ def solve(
     return run.end(L, R, reason or "max_iter", last.kept if last else None)
 
 
-def _practical(run: Run, incoherence: float, floor: float) -> Outcome:
+def _practical(run: Run, incoherence: float, floor: float) -> Solution:
     n1, n2 = run.matrix.shape
     unit = incoherence / (n1 * n2) ** 0.25
     svd, threshold = first_svd(run, run.rank + 1, unit)

@@ -23,8 +23,8 @@ from lrpca.solvers.base import Record
 
 if TYPE_CHECKING:
     from lrpca.solvers.base import State
+    from lrpca.solvers.problem import Problem
     from lrpca.solvers.rank.scan import Watch
-    from lrpca.solvers.run import Run
 
 _FORMAT, _VERSION = "lrpca-run", 2
 # Iterations that are faster than this many seconds are not all written.
@@ -193,35 +193,36 @@ class SearchCheckpoint(Checkpoint):
         return False
 
 
-def checkpoint_of(run: Run, path: str | None, options: dict[str, Any]) -> Checkpoint | None:
-    """Return the checkpoint of a run, None if there is no path; `options` are the others that it was given."""
+def checkpoint_of(problem: Problem, path: str | None, options: dict[str, Any]) -> Checkpoint | None:
+    """Return the checkpoint of a problem, None if there is no path; `options` are its other options."""
     if path is None:
         return None
     from lrpca.solvers.rank.scan import Watch
 
-    fingerprint = fingerprint_of(run, options) | {"search for the rank": isinstance(run.callback, Watch)}
-    if isinstance(run.callback, Watch):
-        return SearchCheckpoint(path, fingerprint, run.callback)
+    watch = problem.callback
+    fingerprint = fingerprint_of(problem, options) | {"search for the rank": isinstance(watch, Watch)}
+    if isinstance(watch, Watch):
+        return SearchCheckpoint(path, fingerprint, watch)
     return Checkpoint(path, fingerprint)
 
 
-def fingerprint_of(run: Run, options: dict[str, Any]) -> dict[str, Any]:
+def fingerprint_of(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     """Return what makes a run this one: all but `max_iter`, Y by its sampled entries, long things hashed."""
-    assert run.schedule is not None
+    assert problem.schedule is not None
     plain = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in options.items()}
-    sample = run.sample
+    sample = problem.sample
     return {
-        "shape": list(run.matrix.shape),
-        "dtype": str(run.matrix.stored),
-        "method": run.method.name,
-        "rank": run.rank,
-        "tol": run.tol,
+        "shape": list(problem.matrix.shape),
+        "dtype": str(problem.matrix.stored),
+        "method": problem.method.name,
+        "rank": problem.rank,
+        "tol": problem.tol,
         **{f"options[{name!r}]": value for name, value in plain.items()},
-        "schedule": _digest(_numbers_of(run.schedule)),
+        "schedule": _digest(_numbers_of(problem.schedule)),
         "Y": _digest(sample.rows, sample.columns, sample.values),
-        "row_weight": None if run.row_weight is None else _digest(run.row_weight),
-        "start": None if run.start is None else _digest(*run.start),
-        "random_state": _digest(run.rng.bit_generator.state),
+        "row_weight": None if problem.row_weight is None else _digest(problem.row_weight),
+        "start": None if problem.start is None else _digest(*problem.start),
+        "random_state": _digest(problem.rng.bit_generator.state),
     }
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import gram
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
 from lrpca.solvers.residuals import first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
@@ -44,7 +44,7 @@ def solve(
     balance: float = 0.0625,
     sample: float | None = None,
     incoherence: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run gradient descent.
 
     Parameters

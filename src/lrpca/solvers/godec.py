@@ -20,9 +20,9 @@ import numpy as np
 
 from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded
 from lrpca.solvers.options import flag, integer, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import estimate_outlier_fraction
 from lrpca.solvers.partial_svd import OVERSAMPLING, leading_svd, random_basis, widened
 from lrpca.solvers.run import Run
@@ -61,7 +61,7 @@ def solve(
     ramp: float | None = None,
     power_steps: int = 1,
     warm: bool = True,
-) -> Outcome:
+) -> Solution:
     """Run the go decomposition.
 
     Parameters

@@ -27,8 +27,8 @@ from lrpca.core.influence import everything
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, flag, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
 
@@ -45,7 +45,7 @@ OPTIONS = {
 }
 
 
-def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: str = "robust") -> Outcome:
+def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: str = "robust") -> Solution:
     """Find directions by Grassmann averages, and the coefficients of the rows on them.
 
     With 10% outliers as large as the signal, n = 1000 and rank 5, the relative error of the low-rank part is 2.2e-2

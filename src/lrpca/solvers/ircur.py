@@ -32,9 +32,9 @@ import numpy as np
 from lrpca.core.factors import orthonormal, product_norm
 from lrpca.core.influence import Levels, everything, levels
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.cross import Band
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
 from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
@@ -73,7 +73,7 @@ def solve(
     gamma: float = 0.6,
     threshold: float | None = None,
     floor: float = 3.0,
-) -> Outcome:
+) -> Solution:
     """Run iterated robust CUR.
 
     Parameters

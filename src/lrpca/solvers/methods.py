@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import Check
-from lrpca.solvers.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Method:
     units: tuple[tuple[str, int], ...] = ()
 
     @property
-    def solve(self) -> Callable[..., Outcome]:
+    def solve(self) -> Callable[..., Solution]:
         """The solver."""
-        function: Callable[..., Outcome] = self._module().solve
+        function: Callable[..., Solution] = self._module().solve
         return function
 
     @property

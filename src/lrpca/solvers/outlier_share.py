@@ -15,6 +15,8 @@ from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import choose_block, draw_sample, observed_share, read_block
 from lrpca.schedule import default_schedule
+from lrpca.solvers.adaptive import solve_adaptive
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.run import Run
 
 # Side of the block; observed entries per row and component that it should have, and how long it may become for that.
@@ -44,9 +46,6 @@ def probe_block(run: Run, rank: int) -> BlockFit:
 
     Entries count as outliers that exceed the outlier threshold of that solution.
     """
-    # The default reaches back to what every solver shares.
-    from lrpca.solvers.adaptive import solve_adaptive
-
     matrix = run.matrix
     rng = np.random.default_rng(0)  # not the run's: the same answer with or without a start
     block = _block(matrix, rank, rng)
@@ -57,9 +56,8 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     block.fit_range_to(sample.values)
     rules = frozenset({"own_grams", "patience", "rescue", "significance"})
     try:
-        found = solve_adaptive(
-            block, rank, default_schedule(), sample, tol=_TOL, max_iter=_PASSES, rng=rng, rules=rules
-        )
+        problem = Problem(block, rank, default_schedule(), sample, _TOL, _PASSES, rng)
+        found = solve_adaptive(problem, rules=rules)
     finally:
         block.close()
     matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))

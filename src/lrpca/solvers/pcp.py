@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
 
@@ -48,7 +48,7 @@ def solve(
     weight: float | None = None,
     mu: float | None = None,
     growth: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run principal component pursuit.
 
     Parameters

@@ -23,9 +23,9 @@ import numpy as np
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import clean_spread
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
 from lrpca.solvers.residuals import listed_residual_of
 from lrpca.solvers.run import Run
@@ -70,7 +70,7 @@ class BelowThreshold(Protocol):
         ...
 
 
-def solve(run: Run, *, mu: float = 5.0, decay: float = 0.65, sample: float | None = None) -> Outcome:
+def solve(run: Run, *, mu: float = 5.0, decay: float = 0.65, sample: float | None = None) -> Solution:
     """Run projected gradient for robust matrix completion.
 
     Parameters
@@ -91,7 +91,7 @@ def solve(run: Run, *, mu: float = 5.0, decay: float = 0.65, sample: float | Non
         data.close()
 
 
-def _iterate(run: Run, data: BelowThreshold, constant: float, decay: float, *, known: bool) -> Outcome:
+def _iterate(run: Run, data: BelowThreshold, constant: float, decay: float, *, known: bool) -> Solution:
     n1, n2 = run.matrix.shape
     side, entries = math.sqrt(n1 * n2), data.observed * n1 * n2
     L, R = run.start or (np.zeros((n1, 0)), np.zeros((n2, 0)))

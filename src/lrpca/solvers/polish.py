@@ -16,9 +16,9 @@ from lrpca.core.factors import gram, product_norm, pseudo_inverse, retract, with
 from lrpca.core.influence import Levels, levels
 from lrpca.core.passes import Kept, Pass
 from lrpca.schedule import default_schedule
+from lrpca.solvers.base import Solution
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.initialise import Survey, checked_survey
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
@@ -90,13 +90,13 @@ class Polish:
         )
         return stop or self._verdict(slope)
 
-    def outcome(self, reason: str) -> Outcome:
+    def outcome(self, reason: str) -> Solution:
         """Return where the passes have led."""
         change = self._run.history[-1].change or 0.0
         if reason in ("tol", "noise_floor") and self._kept is not None and self._survey is not None:
             reason = "stalled" if left_behind(self._kept, self._survey) else reason
         L, R = self.padded(self._run.rank)
-        return Outcome(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
+        return Solution(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
 
     @cached_property
     def _thresholds(self) -> AdaptiveThresholds:

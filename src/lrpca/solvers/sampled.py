@@ -31,13 +31,14 @@ from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, draw_sample, observed_share
 from lrpca.schedule import default_schedule
-from lrpca.solvers.base import State
+from lrpca.solvers.adaptive import solve_adaptive
+from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
 from lrpca.solvers.options import integer
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.polish import Polish
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
 
@@ -65,7 +66,7 @@ OPTIONS = {
 }
 
 
-def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Outcome:
+def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Solution:
     """Sample, regress, check, and pass over Y if it pays.
 
     Parameters
@@ -134,22 +135,14 @@ def _sampled_answer(run: Run, sides: tuple[int, int]) -> _Answer | str:
         cross.close()
 
 
-def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Outcome:
+def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
     """Solve the block: without its last questions, which cost more than all the rest, unless there is reason to ask."""
-    from lrpca.solvers.adaptive import solve_adaptive
-
-    tol, most = _tolerance(run), run.method.max_iter
-
-    def solved(rules: frozenset[str]) -> Outcome:
-        return solve_adaptive(
-            core, run.rank, default_schedule(), sample, tol=tol, max_iter=most, rng=run.rng, rules=rules
-        )
-
-    quick = solved(frozenset(RULES) - _LAST_QUESTIONS)
-    return quick if _is_plain(core, sample, quick) else solved(frozenset(RULES))
+    problem = Problem(core, run.rank, default_schedule(), sample, _tolerance(run), run.method.max_iter, run.rng)
+    quick = solve_adaptive(problem, rules=frozenset(RULES) - _LAST_QUESTIONS)
+    return quick if _is_plain(core, sample, quick) else solve_adaptive(problem)
 
 
-def _is_plain(core: DenseMatrix, sample: Sample, outcome: Outcome) -> bool:
+def _is_plain(core: DenseMatrix, sample: Sample, outcome: Solution) -> bool:
     """Tell whether a solution of the block has come to rest, has everyone on board, and leaves nothing but noise."""
     assert outcome.survey is not None and outcome.kept is not None
     if outcome.reason not in _AT_REST or left_behind(outcome.kept, outcome.survey):
@@ -265,7 +258,7 @@ def _held_out_trouble(
     return None
 
 
-def _polished(run: Run, answer: _Answer, iterations: Iterator[int], passes: int | None) -> Outcome:
+def _polished(run: Run, answer: _Answer, iterations: Iterator[int], passes: int | None) -> Solution:
     """Record the sampled answer, and pass over Y while that pays."""
     polish = Polish(run, *answer.factors)
     stop = run.record(
@@ -293,27 +286,23 @@ def _polished(run: Run, answer: _Answer, iterations: Iterator[int], passes: int 
     return polish.outcome(stop or "max_iter")
 
 
-def _solve_fully(run: Run, start: Factors | None = None) -> Outcome:
+def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
     """Return what the full method finds; its iterations are counted on."""
-    from lrpca.solvers.adaptive import solve_adaptive
-
     before = list(run.history)
-    callback = run.callback
+    callback = run.problem.callback
 
     def counted_on(state: State) -> object:
         assert callback is not None
         return callback(replace(state, iteration=len(before) + state.iteration))
 
     outcome = solve_adaptive(
-        run.matrix,
-        run.rank,
-        default_schedule(),
-        run.sample,
-        tol=run.tol,
-        max_iter=run.max_iter - len(before),
-        rng=run.rng,
-        callback=None if callback is None else counted_on,
-        start=start,
+        replace(
+            run.problem,
+            schedule=default_schedule(),
+            max_iter=run.max_iter - len(before),
+            callback=None if callback is None else counted_on,
+            start=start,
+        )
     )
     history = [replace(record, iteration=len(before) + record.iteration) for record in outcome.history]
     return replace(outcome, history=before + history)

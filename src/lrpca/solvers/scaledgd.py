@@ -18,8 +18,8 @@ import math
 import numpy as np
 
 from lrpca.core import factors as iteration
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import settle_share
 from lrpca.solvers.residuals import Residual, first_factors, full_step, relative, residual_of
 from lrpca.solvers.run import Run
@@ -43,7 +43,7 @@ def solve(
     init: float | None = None,
     step: float | None = None,
     change: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run scaled gradient descent.
 
     Parameters

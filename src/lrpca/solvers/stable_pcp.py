@@ -26,8 +26,8 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import flag, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import probe_block
 from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
@@ -53,7 +53,7 @@ _SVD_ACCURACY = 1e-4
 _PROBED_RANK = 20
 
 
-def solve(run: Run, *, weight: float | None = None, noise_level: float | None = None, debias: bool = False) -> Outcome:
+def solve(run: Run, *, weight: float | None = None, noise_level: float | None = None, debias: bool = False) -> Solution:
     """Run stable principal component pursuit.
 
     Parameters
