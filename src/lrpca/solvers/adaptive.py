@@ -27,7 +27,7 @@ from lrpca.solvers.initialise import Survey, completed, first_factors, spectral_
 from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.stationarity import Cut, Split, Standstill
+from lrpca.solvers.stationarity import Iterate, SparseThreshold, StationarityTest
 from lrpca.solvers.step import stepped, take_pass, without_sides
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -49,7 +49,7 @@ def solve_adaptive(
     *,
     power_steps: int | None = None,
     rules: frozenset[str] = frozenset(RULES),
-    standstill: Standstill | None = None,
+    standstill: StationarityTest | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
     """Run the iteration: initialise, pass, update, stop.
@@ -61,7 +61,7 @@ def solve_adaptive(
         Of the initialisation's randomised SVD; by size if not given.
     rules : set of str
         Those of the default to follow (`lrpca.solvers.rules.RULES`).
-    standstill : Standstill, optional
+    standstill : StationarityTest, optional
         One more rule to stop by.
     checkpoint : Checkpoint, optional
         Where to go on from, if it is there, and to save what was done.
@@ -74,7 +74,7 @@ class _Adaptive(Loop):
     """The loop of passes; arguments as of `solve_adaptive`."""
 
     def __init__(
-        self, problem: Problem, rules: frozenset[str], standstill: Standstill | None, power_steps: int | None
+        self, problem: Problem, rules: frozenset[str], standstill: StationarityTest | None, power_steps: int | None
     ) -> None:
         matrix, weight = problem.matrix, problem.row_weight
         super().__init__(matrix, problem.rng)
@@ -87,7 +87,7 @@ class _Adaptive(Loop):
         self._result: Pass | None = None
         self._end: End | None = None
         self._edge = 0.0  # of noise, in the last pass
-        self._split: Split | None = None  # what the last pass found and cut
+        self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
 
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class _Adaptive(Loop):
             return "runaway"
         result = without_sides(result)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
-        self._split = Split((parts.L, parts.R), Cut.of(level))
+        self._split = Iterate((parts.L, parts.R), SparseThreshold.of(level))
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
         self._values = parts.values[: parts.present]
         change = moved / max(float(np.linalg.norm(self._values)), _TINY)
@@ -201,7 +201,7 @@ class _Adaptive(Loop):
             self._result = counts_only(*state["pass"]["kept"])
             self._end = End(self._parts, self._result, state["pass"]["change"], "max_iter")
         if state["split"] is not None:
-            self._split = Split.of_state(state["split"])
+            self._split = Iterate.of_state(state["split"])
         if self._standstill is not None:
             self._standstill.restore(state["standstill"])
 

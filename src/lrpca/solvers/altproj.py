@@ -28,7 +28,7 @@ from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
 from lrpca.solvers.options import choice, number
 from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
-from lrpca.solvers.stationarity import Cut, Standstill
+from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
 OPTIONS = {
     "variant": choice("paper", "ncrpca"),
@@ -85,7 +85,7 @@ def solve(
     L, R = np.zeros((n1, 0)), np.zeros((n2, 0))
     last: Pass | None = None
     reason: str | None = None
-    standstill = Standstill(run.matrix, run.sample, change)
+    standstill = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
         thresholded = HardThresholded(run.matrix, L, R, threshold, run.survey.observed)
@@ -97,7 +97,7 @@ def solve(
         if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
             break
         reason = None
-        if standstill.reached(entering, Cut.of(levels("hard", threshold)), (L, R)) and k == run.rank:
+        if standstill.reached(entering, SparseThreshold.of(levels("hard", threshold)), (L, R)) and k == run.rank:
             reason = "tol"
             break
         wanted = beta * (svd.value(k) + 0.5**t * float(svd.values[k - 1]))

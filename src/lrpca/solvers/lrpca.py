@@ -29,7 +29,7 @@ from lrpca.solvers.options import integer, number, some_of
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Run
-from lrpca.solvers.stationarity import Cut, Split, Standstill
+from lrpca.solvers.stationarity import Iterate, SparseThreshold, StationarityTest
 from lrpca.solvers.step import directions, take_pass, without_sides
 from lrpca.solvers.stopping import absolute_verdict
 from lrpca.solvers.thresholds import AdaptiveThresholds, floored
@@ -80,7 +80,7 @@ def solve(
     options = {"power_steps": power_steps, "sample_size": sample_size, "without": without, "change": change}
     common: dict[str, Any] = {
         "power_steps": power_steps,
-        "standstill": Standstill(run.matrix, run.sample, change),
+        "standstill": StationarityTest(run.matrix, run.sample, change),
         "checkpoint": checkpoint_of(problem, checkpoint, options),
     }
     if problem.schedule.kind == "absolute":
@@ -92,7 +92,7 @@ def solve_absolute(
     problem: Problem,
     *,
     power_steps: int | None = None,
-    standstill: Standstill | None = None,
+    standstill: StationarityTest | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
     """Run the iteration: initialise, pass, update, stop; arguments as of `lrpca.solvers.adaptive.solve_adaptive`."""
@@ -103,7 +103,7 @@ def solve_absolute(
 class _Absolute(Loop):
     """The paper's loop; arguments as of `solve_absolute`."""
 
-    def __init__(self, problem: Problem, standstill: Standstill | None, power_steps: int) -> None:
+    def __init__(self, problem: Problem, standstill: StationarityTest | None, power_steps: int) -> None:
         matrix, schedule, weight = problem.matrix, problem.schedule, problem.row_weight
         super().__init__(matrix, problem.rng)
         assert problem.rank is not None and schedule is not None
@@ -113,7 +113,7 @@ class _Absolute(Loop):
         self._weight = None if weight is None else matrix.place(weight)
         self._standstill, self._start, self._power_steps = standstill, problem.start, power_steps
         self._result: Pass | None = None
-        self._split: Split | None = None  # what the last pass found and cut
+        self._split: Iterate | None = None  # what the last pass found and cut
 
     def begin(self) -> None:
         """Make the start."""
@@ -144,7 +144,7 @@ class _Absolute(Loop):
         size, moved = iteration.product_norm(L + dL, R + dR), iteration.change_of_product(L, R, dL, dR)
         if not np.isfinite(size + moved):
             return "runaway"
-        self._split = Split((L, R), Cut.of(level))
+        self._split = Iterate((L, R), SparseThreshold.of(level))
         self._L, self._R = L + dL, R + dR
         change = moved / size if size else 0.0
         self.history.append(make_record(k, threshold, step, self._result, facts, change, began))
@@ -187,6 +187,6 @@ class _Absolute(Loop):
         self._L, self._R = state["factors"]
         self._facts = Survey(*state["survey"])
         self._result = None if state["kept"] is None else counts_only(*state["kept"])
-        self._split = None if state["split"] is None else Split.of_state(state["split"])
+        self._split = None if state["split"] is None else Iterate.of_state(state["split"])
         if self._standstill is not None:
             self._standstill.restore(state["standstill"])

@@ -45,12 +45,7 @@ class DenseResidual:
         """End the threads."""
         self._threads.close()
 
-    def sparsified(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        share: float,
-    ) -> Pass:
+    def sparsified(self, L: Any, R: Any, share: float) -> Pass:
         """Return the pass of E = D - T(D), with the products E R̄ and Eᵀ L̄."""
         if self._transposed:
             return self._sparsified(R, L, share, store=False).transposed()
@@ -61,17 +56,11 @@ class DenseResidual:
         n1, n2 = self._D.shape
         self._sparsified(np.zeros((n1, 0)), np.zeros((n2, 0)), share, store=True)
 
-    def times(
-        self,
-        A: Any,  # (n2, k)
-    ) -> Any:
+    def times(self, A: Any) -> Any:
         """Return E A, (n1, k)."""
         return self._columns_times(A) if self._transposed else self._rows_times(A)
 
-    def adjoint_times(
-        self,
-        B: Any,  # (n1, k)
-    ) -> Any:
+    def adjoint_times(self, B: Any) -> Any:
         """Return E^H B, (n2, k)."""
         return (self._rows_times(B.conj()) if self._transposed else self._columns_times(B.conj())).conj()
 
