@@ -34,12 +34,7 @@ OPTIONS = {
 
 
 def solve(
-    run: Run,
-    *,
-    gamma: float = 0.7,
-    beta: float | None = None,
-    beta_init: float | None = None,
-    floor: float = 3.0,
+    run: Run, *, gamma: float = 0.7, beta: float | None = None, beta_init: float | None = None, floor: float = 3.0
 ) -> Solution:
     """Run accelerated alternating projections.
 

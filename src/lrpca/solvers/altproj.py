@@ -140,13 +140,7 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
     return run.end(L, R, reason or "max_iter", last.kept if last else None)
 
 
-def _take_outliers(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, k)
-    R: Any,  # (n2, k)
-    threshold: float,
-    clean: Any,  # (n1, n2) bool, changed in place
-) -> None:
+def _take_outliers(matrix: DenseMatrix, L: Any, R: Any, threshold: float, clean: Any) -> None:
     """Strike out what is beyond the threshold, for good."""
     matrix.reads += 1
     for first, block, _ in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
@@ -166,11 +160,7 @@ def _masked(matrix: DenseMatrix, clean: Any) -> Iterator[DenseMatrix]:
         part.close()
 
 
-def _widest_gap(
-    values: Any,  # (m,) singular values, m > rank
-    k: int,
-    rank: int,
-) -> int:
+def _widest_gap(values: Any, k: int, rank: int) -> int:
     """Return the rank above k, up to `rank`, after which the singular values fall most."""
     above = np.maximum(values, np.finfo(float).tiny)
     ranks = range(k + 1, rank + 1)

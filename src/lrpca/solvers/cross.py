@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,11 +70,34 @@ class Band:
     of_rows: bool
     unit: float = 1.0  # of Y
 
-    def refuse_largest(self) -> NoReturn:
-        """Raise the error of an entry that is not finite, or too large."""
-        i, j = self.matrix.find_largest()
-        place = (int(self.indices[i]), j)
-        refuse_largest(*(place if self.of_rows else place[::-1]), self.matrix.array[i, j] * self.unit)
+    def first_pass(self, level: Levels, B: Any) -> Pass:
+        """Return a pass at X = 0 with the norm of the band; raise where an entry is not finite, or too large."""
+        none_m, none_n = (np.zeros((length, 0)) for length in self.matrix.shape)
+
+        def run_pass() -> Pass:
+            return self.matrix.run_pass(none_m, none_n, level, A=none_n, B=none_m if B is None else B, energy=True)
+
+        first = run_pass()
+        # The square of an outlier may be too large for single precision only.
+        if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
+            first = run_pass()
+        if not math.isfinite(first.norm_D or 0.0):
+            i, j = self.matrix.find_largest()
+            place = (int(self.indices[i]), j)
+            refuse_largest(*(place if self.of_rows else place[::-1]), self.matrix.array[i, j] * self.unit)
+        return first
+
+    def part(self, columns: Any) -> DenseMatrix:
+        """Return some columns of the band as a matrix."""
+        mask = None if self.matrix.mask is None else self.matrix.mask[:, columns]
+        return DenseMatrix(self.matrix.array[:, columns], mask)
+
+    def refit(self, columns: Any, known: Any, noise: float) -> Any:
+        """Return coefficients (k, r) of some columns, each fitted by itself (`lrpca.solvers.rows`)."""
+        part = self.part(columns)
+        part = DenseMatrix(part.array.T, None if part.mask is None else part.mask.T)
+        part.arithmetic = self.matrix.arithmetic
+        return robust_coefficients(part, known, noise)
 
 
 @dataclass(frozen=True)
@@ -166,7 +189,8 @@ def regress(
     lacking = state.lacking()
     behind |= lacking
     if behind.any():
-        state.refit(np.flatnonzero(behind))
+        which = np.flatnonzero(behind)
+        state.coefficients[which] = band.refit(which, known, peak.sigma)
         for _ in range(_LAST_PASSES):
             state.step()
             if state.last.change <= limit:
@@ -190,18 +214,12 @@ class _Regression:
     """The coefficients so far."""
 
     def __init__(self, band: Band, known: Any, peak: Peak) -> None:
-        self.matrix, self.known, self.peak = band.matrix, known, peak
+        self.band, self.matrix, self.known, self.peak = band, band.matrix, known, peak
         self.inverse = pseudo_inverse(gram(known))
         self.mean_gram = gram(known) / len(known)
         self.coefficients = np.zeros((band.matrix.shape[1], known.shape[1]), np.result_type(known, np.float64))
-        level = everything(_FIRST_CLIP * peak.typical)
-        first = self._pass(level, energy=True)
-        # The square of an outlier may be too large for single precision only.
-        if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
-            first = self._pass(level, energy=True)
+        first = band.first_pass(everything(_FIRST_CLIP * peak.typical), known.conj())
         self.norm, self.observed = first.norm_D or 0.0, first.kept_by_column
-        if not math.isfinite(self.norm):
-            band.refuse_largest()
         self._add(first)
         self._last = math.inf
         self.last: Fit
@@ -212,7 +230,8 @@ class _Regression:
         noise = _KEEP_SIGMAS * self.peak.sigma
         threshold = max(noise, min(self._last, _FALL * float(np.quantile(self.moves, _SLOW))))
         self._last = threshold
-        result = self._pass(levels("hard", threshold))
+        none, B = np.zeros((self.matrix.shape[1], 0)), self.known.conj()
+        result = self.matrix.run_pass(self.known, self.coefficients, levels("hard", threshold), A=none, B=B)
         self._add(result)
         self.last = Fit(
             self.coefficients,
@@ -234,10 +253,7 @@ class _Regression:
         size = float(np.linalg.norm(self.sizes[which]))
         return float(np.linalg.norm(self.moves[which])) / size if size else 0.0
 
-    def _typical_entries(
-        self,
-        factor: Any,  # (n, r)
-    ) -> Any:
+    def _typical_entries(self, factor: Any) -> Any:
         """Return the root mean square (n,) of every column of `known` times a factor."""
         squares = np.sum(_times(factor, self.mean_gram) * factor.conj(), axis=1).real
         return np.sqrt(np.maximum(squares, 0.0))
@@ -268,35 +284,15 @@ class _Regression:
                 found[first + doubtful] = np.linalg.eigvalsh(kept[doubtful])[:, 0] < _LACKING * share[doubtful]
         return found & (self.observed > 0)
 
-    def _kept_grams(
-        self,
-        left: Any,  # (m, r)
-        right: Any,  # (n, r)
-        columns: slice,
-    ) -> Any:
+    def _kept_grams(self, left: Any, right: Any, columns: slice) -> Any:
         """Return the Grams (k, r, r) of the entries of some columns that the last threshold keeps, or nearly."""
         # Without noise the threshold is some roundings, which a column may be off by and yet be right.
         level = levels("hard", (1.0 if self.peak.is_noise else _MORE_ROUNDINGS) * self._last)
         part, R = self.matrix, right[columns]
         if len(R) < len(right):
-            mask = None if part.mask is None else part.mask[:, columns]
-            part = DenseMatrix(part.array[:, columns], mask, threads=part.threads)
-            part.arithmetic = self.matrix.arithmetic
+            part = self.band.part(columns)
+            part.threads, part.arithmetic = self.matrix.threads, self.matrix.arithmetic
         return part.run_pass(left, R, level, A=R.conj(), B=left.conj(), grams=True).column_grams
-
-    def refit(
-        self,
-        which: Any,  # (k,) int
-    ) -> None:
-        """Fit some columns anew."""
-        mask = None if self.matrix.mask is None else self.matrix.mask[:, which].T
-        part = DenseMatrix(self.matrix.array[:, which].T, mask)
-        part.arithmetic = self.matrix.arithmetic
-        self.coefficients[which] = robust_coefficients(part, self.known, self.peak.sigma)
-
-    def _pass(self, level: Levels, *, energy: bool = False) -> Pass:
-        none = np.zeros((self.matrix.shape[1], 0))
-        return self.matrix.run_pass(self.known, self.coefficients, level, A=none, B=self.known.conj(), energy=energy)
 
     def _add(self, result: Pass) -> None:
         counted = np.maximum(result.kept_by_column, np.maximum(_LEAST_KEPT * self.observed, 1.0))
@@ -305,10 +301,7 @@ class _Regression:
         self.moves, self.sizes = self._typical_entries(self.added), self._typical_entries(self.coefficients)
 
 
-def _times(
-    tall: Any,  # (n, r)
-    small: Any,  # (r, r)
-) -> Any:
+def _times(tall: Any, small: Any) -> Any:
     """Return their product, in pieces for which OpenBLAS wakes no threads: they linger, and slow down the next pass."""
     rows = max(1, _ALONE // small.size)
     if len(tall) <= rows:

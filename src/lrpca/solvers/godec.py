@@ -55,12 +55,7 @@ OPTIONS = {
 
 
 def solve(
-    run: Run,
-    *,
-    alpha: float | None = None,
-    ramp: float | None = None,
-    power_steps: int = 1,
-    warm: bool = True,
+    run: Run, *, alpha: float | None = None, ramp: float | None = None, power_steps: int = 1, warm: bool = True
 ) -> Solution:
     """Run the go decomposition.
 
@@ -150,13 +145,7 @@ class _Cardinality:
             self._run.settle(estimated=True, alpha=self._count / self._observed)
 
 
-def _threshold(
-    run: Run,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    count: int,
-    observed: int,
-) -> float:
+def _threshold(run: Run, L: Any, R: Any, count: int, observed: int) -> float:
     """Return ζ such that `count` of the `observed` residuals are larger.
 
     One read, and a partition of the residuals that may be it by what the sample says.
@@ -182,13 +171,7 @@ def _rounding(run: Run) -> float:
     return rounding_level(run.matrix.result, float(np.median(sizes) or sizes.max(initial=0.0)))
 
 
-def _residuals(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    low: float,
-    high: float,
-) -> tuple[int, Any]:
+def _residuals(matrix: DenseMatrix, L: Any, R: Any, low: float, high: float) -> tuple[int, Any]:
     """Return how many |Y - L Rᵀ| are above `high`, and those from `low` to `high`: one read of Y."""
     matrix.reads += 1
     L, Rt = L.astype(matrix.arithmetic), np.ascontiguousarray(R.T, matrix.arithmetic)

@@ -182,17 +182,10 @@ class _Rows:
         mean = self._trimmed(signs, self._cut) if self._cut else self._sum(signs) / len(signs)
         return self._normalised(mean, self._least)
 
-    def _sum(
-        self,
-        weights: Any,  # (n1,)
-    ) -> Any:
+    def _sum(self, weights: Any) -> Any:
         return self._pass(B=weights[:, None]).CtB[:, 0] - self._R @ (self._L.T @ weights)
 
-    def _trimmed(
-        self,
-        signs: Any,  # (n1,)
-        cut: int,
-    ) -> Any:
+    def _trimmed(self, signs: Any, cut: int) -> Any:
         """Return the mean of each coordinate without its `cut` smallest and largest values: one read of Y."""
         self._matrix.reads += 1
         n1, n2 = self._matrix.shape
@@ -209,11 +202,7 @@ class _Rows:
 
         return np.concatenate(self._threads.map(work, pieces, work=10.0 * n1 * n2))
 
-    def _normalised(
-        self,
-        q: Any,  # (n2,)
-        least: float = 0.0,
-    ) -> Any:
+    def _normalised(self, q: Any, least: float = 0.0) -> Any:
         """Return q of length one and orthogonal to earlier directions, or zero where no more than `least` is left."""
         Q = self._R[:, self._fixed :]
         for _ in range(2):
@@ -228,10 +217,7 @@ class _Rows:
         return self._matrix.run_pass(none_1, none_2, everything(), A=A, B=B)
 
 
-def _trimmed_means(
-    values: Any,  # (m, n) float64
-    cut: int,
-) -> Any:
+def _trimmed_means(values: Any, cut: int) -> Any:
     """Return the mean of each row without its `cut` smallest and largest values, (m,)."""
     from lrpca.kernels.trimmed import trimmed_means
 
@@ -240,9 +226,7 @@ def _trimmed_means(
     return means
 
 
-def _phase(
-    values: Any,  # (n,)
-) -> Any:
+def _phase(values: Any) -> Any:
     """Return the signs, or phases, of some numbers; 1 for zero."""
     size = np.abs(values)
     return np.where(size > 0, values / np.where(size > 0, size, 1.0), 1.0)

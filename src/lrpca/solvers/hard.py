@@ -32,12 +32,7 @@ class HardThresholded:
     """
 
     def __init__(
-        self,
-        data: DenseMatrix | ListedResidual,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        threshold: float,
-        observed: float = 1.0,
+        self, data: DenseMatrix | ListedResidual, L: Any, R: Any, threshold: float, observed: float = 1.0
     ) -> None:
         self._data, self._L, self._R, self._observed = data, L, R, observed
         self._level = levels("hard", threshold)

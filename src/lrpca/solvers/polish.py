@@ -36,12 +36,7 @@ _TINY = 1e-300
 class Polish:
     """Factors of X, and the passes over Y that make them better."""
 
-    def __init__(
-        self,
-        run: Run,
-        L: Any,  # (n1, k)
-        R: Any,  # (n2, k)
-    ) -> None:
+    def __init__(self, run: Run, L: Any, R: Any) -> None:
         self._run = run
         self.factors: Factors = (run.matrix.place(L), run.matrix.place(R))
         self.rank = L.shape[1]

@@ -171,10 +171,7 @@ class _Components:
         return c, facts
 
 
-def _readable(
-    block: Any,  # (m, n2)
-    mask: Any,  # (m, n2) bool
-) -> Any:
+def _readable(block: Any, mask: Any) -> Any:
     """Return rows as the compiled code reads them: C order, float32 or float64, read-only, NaN where missing."""
     values = np.ascontiguousarray(block, np.float32 if arithmetic_dtype(block.dtype) == np.float32 else np.float64)
     if mask is not None:
@@ -189,9 +186,7 @@ def _frozen(values: Any) -> Any:
     return values
 
 
-def _sampling_order(
-    Q: Any,  # (n2, r) orthonormal
-) -> Any:
+def _sampling_order(Q: Any) -> Any:
     """Return an order of the columns (n2,) of which every beginning is a fair sample.
 
     Half of the chance is even, half goes by leverage ‖Q_j‖²: components that live on few columns are sampled there.
@@ -226,13 +221,7 @@ def _by_blocks(
     return coefficients
 
 
-def _regress(
-    values: Any,  # (m, n2), 0 where missing
-    observed: Any,  # (m, n2) bool
-    Q: Any,  # (n2, r)
-    noise: float,
-    annealed: bool,
-) -> Any:
+def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -> Any:
     size = np.where(observed, np.abs(values), np.nan)
     # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
     typical = 5 * row_quantile(size, 0.5)[:, None]

@@ -105,8 +105,8 @@ class Run:
 
     def record(
         self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
+        L: Any,
+        R: Any,
         *,
         threshold: float | None = None,
         step: float | None = None,
@@ -136,13 +136,7 @@ class Run:
             signal = self._signal(L, R)
         return self._verdict(signal)
 
-    def end(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        reason: str,
-        kept: Kept | None = None,
-    ) -> Solution:
+    def end(self, L: Any, R: Any, reason: str, kept: Kept | None = None) -> Solution:
         """Return the solution; factors may have fewer columns than the rank asked for, or more.
 
         `kept` counts the entries that are not in S, where known. A run with low-inlier rows, or with a component that

@@ -99,10 +99,7 @@ def _error(before: PartialSVD, svd: PartialSVD, level: float) -> float:
     return float((np.maximum(values - level, 0) * turned * (svd.values[-1] / values) ** 2).max())
 
 
-def _step(
-    M: Any,  # (n1, n2)
-    basis: Any,  # (n2, k)
-) -> PartialSVD:
+def _step(M: Any, basis: Any) -> PartialSVD:
     """Take one step of subspace iteration: large products in the type of M, small matrices in double precision."""
     adjoint, wide = M.conj().T, _wide(M)
     return leading_svd(
@@ -110,9 +107,7 @@ def _step(
     )
 
 
-def _full(
-    M: Any,  # (n1, n2)
-) -> PartialSVD:
+def _full(M: Any) -> PartialSVD:
     n1, n2 = M.shape
     if max(n1, n2) >= _NARROW * min(n1, n2):
         # Of V^H from the short side of M, or of its transpose.

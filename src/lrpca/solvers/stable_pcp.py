@@ -118,14 +118,7 @@ def _way(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
     return max(0.0, moved - rounding * iteration.product_norm(L, R))
 
 
-def _points_back(
-    Z_left: Any,  # (n1, m)
-    Z_right: Any,  # (n2, m)
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    before_L: Any,  # (n1, q)
-    before_R: Any,  # (n2, q)
-) -> bool:
+def _points_back(Z_left: Any, Z_right: Any, L: Any, R: Any, before_L: Any, before_R: Any) -> bool:
     """Tell whether momentum led astray: ⟨Z - X, X - X_before⟩ > 0."""
     products = [
         sign * _inner(left, right, other_left, other_right)
