@@ -34,7 +34,7 @@ class DenseResidual:
     def __init__(self, matrix: DenseMatrix, norm: float, observed: float) -> None:
         self.shape, self.norm, self.observed = matrix.shape, norm, observed
         self._matrix = matrix
-        # Kernels want neighbours along rows; T_α does not care which way round.
+        # The kernels read along rows; T_α is the same for the transposed matrix.
         array = matrix.array
         self._transposed = isinstance(array, np.ndarray) and array.flags.f_contiguous and not array.flags.c_contiguous
         self._D = np.empty(self.shape[::-1] if self._transposed else self.shape, matrix.arithmetic)
@@ -64,7 +64,7 @@ class DenseResidual:
         """Return E^H B, (n2, k)."""
         return (self._rows_times(B.conj()) if self._transposed else self._columns_times(B.conj())).conj()
 
-    # By the kernel and our threads: those of BLAS wait for each other where other processes are at work.
+    # By the kernel and its threads: those of BLAS wait for each other while other processes run.
     def _rows_times(self, A: Any) -> Any:
         n1 = self._D.shape[0]
         At, none = np.ascontiguousarray(A.T, self._D.dtype), np.zeros((n1, 0), self._D.dtype)

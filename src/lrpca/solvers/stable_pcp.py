@@ -64,7 +64,7 @@ def solve(run: Run, *, weight: float | None = None, noise_level: float | None = 
     noise_level : float, optional
         σ, the standard deviation of the noise; estimated from a block of Y if not given.
     debias : bool
-        Fit the low-rank part anew, with S's support as found and those components that stand out of the noise.
+        Refit the low-rank part on the entries that are not in S, with the components that exceed the noise.
     """
     longest = max(run.matrix.shape)
     weight = weight or 1 / math.sqrt(run.survey.observed * longest)
@@ -99,19 +99,19 @@ def _pursue(run: Run, weight: float, last_mu: float) -> tuple[Any, Any, str]:
         before_L, before_R = L, R
         L, R = svd.factors()
         reason = run.record(L, R, threshold=weight * mu, step=1.0, residual=norm, kept=kept)
-        way = _way(run, left, right, L, R) / (mu * math.sqrt(max(1, L.shape[1])))
-        if reason is not None and (reason != "tol" or (mu == last_mu and way <= _AT_REST)):
+        distance = _distance(run, left, right, L, R) / (mu * math.sqrt(max(1, L.shape[1])))
+        if reason is not None and (reason != "tol" or (mu == last_mu and distance <= _AT_REST)):
             return L, R, reason
         t, t_before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
         momentum = (t_before - 1) / t
-        falls = mu > last_mu and way <= _NEARLY
+        falls = mu > last_mu and distance <= _NEARLY
         if falls or _points_back(left, right, L, R, before_L, before_R):
             momentum, t = 0.0, 1.0
         mu = max(last_mu, _FALL * mu) if falls else mu
     return L, R, "max_iter"
 
 
-def _way(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
+def _distance(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
     """Return ‖X - Z‖ beyond what may be rounding."""
     moved = iteration.product_norm(np.concatenate([L, Z_left], axis=1), np.concatenate([R, -Z_right], axis=1))
     rounding = _ROUNDINGS * float(np.finfo(run.matrix.arithmetic).eps)
@@ -119,17 +119,9 @@ def _way(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
 
 
 def _points_back(Z_left: Any, Z_right: Any, L: Any, R: Any, before_L: Any, before_R: Any) -> bool:
-    """Tell whether momentum led astray: ⟨Z - X, X - X_before⟩ > 0."""
-    products = [
-        sign * _inner(left, right, other_left, other_right)
-        for sign, (left, right), (other_left, other_right) in (
-            (1, (Z_left, Z_right), (L, R)),
-            (-1, (Z_left, Z_right), (before_L, before_R)),
-            (-1, (L, R), (L, R)),
-            (1, (L, R), (before_L, before_R)),
-        )
-    ]
-    return math.fsum(products) > 0
+    """Tell whether the momentum points back: ⟨Z - X, X - X_before⟩ > 0."""
+    Z, X, before = (Z_left, Z_right), (L, R), (before_L, before_R)
+    return math.fsum([_inner(*Z, *X), -_inner(*Z, *before), -_inner(*X, *X), _inner(*X, *before)]) > 0
 
 
 def _inner(A: Any, B: Any, C: Any, D: Any) -> float:
