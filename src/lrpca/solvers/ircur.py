@@ -1,4 +1,4 @@
-"""IRCUR: iterated robust CUR decompositions [1]_, which look at a few rows and columns of Y only.
+"""IRCUR: iterated robust CUR decompositions [1]_, which read a few rows and columns of Y only.
 
     S = hard(Y - X, ζ) on sampled rows I and columns J,   C = (Y - S)[:, J],   R = (Y - S)[I, :],
     X = C (C[I, :])_r⁺ R,   ζ ← γ ζ.

@@ -174,7 +174,7 @@ def _observed(matrix: DenseMatrix) -> tuple[Any, Any, Any]:
 
 
 def _sampled(matrix: DenseMatrix, share: float, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Return the same of entries drawn with probability `share` each: only those are looked at."""
+    """Return the same of entries drawn with probability `share` each; only those are read."""
     n1, n2 = matrix.shape
     total = n1 * n2
     if share >= 1:

@@ -5,7 +5,7 @@
 Ω being the entries that count, a share p of all. The rank q grows from 1 to r whenever the residual no longer falls;
 at rank r it is C, at first μ r, that is lowered. The matrix in the SVD, sparse plus low rank, is known by its products.
 Three things are added. The first threshold is found without gross outliers. Then it falls by no more than a factor per
-iteration: σ_{q+1} falls faster than the error of the worst row, which would be rejected for ever. And it never falls
+iteration: σ_{q+1} falls faster than the error of the worst row, which would never be accepted again. And it never falls
 below 2.5 times the root mean square of the residual that is left, so that noise is not taken for outliers.
 
 References

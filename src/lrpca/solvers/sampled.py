@@ -42,9 +42,9 @@ from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
 
-# Passes over Y after which the full method takes over, if X is still on its way.
+# Passes over Y after which the full method solves Y, if X is not at rest.
 _MOST_PASSES = 4
-# Fewer sampled rows and columns than this for each component are refused.
+# The least number of sampled rows and columns for each component.
 _LEAST_PER_COMPONENT = 4
 # Entries that were not sampled must have a σ of at most this times the block's, and be clean as often but for this
 # much and so many standard deviations of chance.
@@ -274,7 +274,7 @@ def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int
         if next(iterations, None) is None:
             break
         stop = polish.step()
-    return polish.outcome(stop or "max_iter")
+    return polish.solution(stop or "max_iter")
 
 
 def _solve_fully(run: Run, start: Factors | None = None) -> Solution:

@@ -8,7 +8,7 @@ problem in X plus the nuclear norm, solved by accelerated proximal steps [2]_
     X = shrink(Z + clip(Y - Z, λμ), μ),   Z = X + momentum (X - X_before),
 
 with μ falling from σ_1(Y) to its value. A missing entry has no residual. Both parts come out shrunk by about μ; with
-``debias`` the singular values are fitted anew to the entries that are not in S.
+``debias`` the singular values are refitted to the entries that are not in S.
 
 References
 ----------
