@@ -87,21 +87,6 @@ def test_more_patience_withstands_more_outliers() -> None:
     assert counts == sorted(counts) and counts[2] > 2 * counts[0]
 
 
-def test_noise_ends_in_its_floor() -> None:
-    problem = make(shape=(200, 200), noise=0.05)
-    d = solve(problem.Y)
-    assert d.reason == "noise_floor" and d.n_iter < 200
-    assert problem.error(d.low_rank) < 4 * problem.oracle_error
-
-
-def test_a_start_saves_the_initialisation() -> None:
-    problem = make()
-    cold = solve(problem.Y)
-    warm = solve(problem.Y, start=(cold.L, cold.R))
-    assert warm.converged and problem.error(warm.low_rank) < 3e-7
-    assert warm.n_reads - warm.n_iter < cold.n_reads - cold.n_iter
-
-
 def test_an_iteration_is_one_read() -> None:
     problem = make()
     assert solve(problem.Y).settings["beta_init"] == pytest.approx(2 / (110 * 90) ** 0.25)
