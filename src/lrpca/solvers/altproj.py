@@ -69,8 +69,8 @@ def solve(
         The threshold is held above so many times the spread of clean residuals: in noise it would otherwise fall until
         S takes in everything. 0 lets it, as in the paper.
     change : float, optional
-        Stop, too, when X and S have both changed by less than this part of themselves at full rank
-        (`lrpca.solvers.stationarity`); with ``tol=0`` by nothing else. Not by the practical variant.
+        Also stop when the relative changes of X and S are both below this at full rank (`lrpca.solvers.stationarity`),
+        and with ``tol=0`` only then. Not for the practical variant.
     """
     if variant == "ncrpca":
         run.refuse("by variant='ncrpca'", beta=beta, change=change)
@@ -85,19 +85,17 @@ def solve(
     L, R = np.zeros((n1, 0)), np.zeros((n2, 0))
     last: Pass | None = None
     reason: str | None = None
-    standstill = StationarityTest(run.matrix, run.sample, change)
+    test = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
         thresholded = HardThresholded(run.matrix, L, R, threshold, run.survey.observed)
         svd = leading_svd(thresholded.times, thresholded.adjoint_times, svd.V)
         entering, (L, R) = (L, R), svd.cut(k).factors()
         last = thresholded.last
-        reason = _record(run, L, R, threshold, last)
-        # X at rest ends a stage; only the last one ends the run by it.
-        if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
+        reason = _record(run, L, R, k, threshold, last)
+        if reason is not None:
             break
-        reason = None
-        if standstill.reached(entering, SparseThreshold.of(levels("hard", threshold)), (L, R)) and k == run.rank:
+        if test.reached(entering, SparseThreshold.of(levels("hard", threshold)), (L, R)) and k == run.rank:
             reason = "tol"
             break
         wanted = beta * (svd.value(k) + 0.5**t * float(svd.values[k - 1]))
@@ -124,10 +122,9 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
             svd = leading_svd(kept.times, kept.adjoint_times, svd.V)
         L, R = svd.cut(k).factors()
         last = kept.last
-        reason = _record(run, L, R, threshold, last)
-        if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
+        reason = _record(run, L, R, k, threshold, last)
+        if reason is not None:
             break
-        reason = None
         before, residual = residual, run.history[-1].residual or 0.0
         if residual > _PROGRESS * before:
             if k < run.rank:
@@ -141,7 +138,7 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
 
 
 def _take_outliers(matrix: DenseMatrix, L: Any, R: Any, threshold: float, clean: Any) -> None:
-    """Strike out what is beyond the threshold, for good."""
+    """Mark entries beyond the threshold as outliers, once and for all."""
     matrix.reads += 1
     for first, block, _ in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         rows = slice(first, first + len(block))
@@ -167,7 +164,9 @@ def _widest_gap(values: Any, k: int, rank: int) -> int:
     return max(ranks, key=lambda j: above[j - 1] / above[min(j, len(above) - 1)])
 
 
-def _record(run: Run, L: Any, R: Any, threshold: float, last: Pass | None) -> str | None:
+def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass | None) -> str | None:
+    """Record an iteration of stage k; X at rest ends the run only in the last stage."""
     assert last is not None
     residual, kept = run.survey.relative(last)
-    return run.record(L, R, threshold=threshold, residual=residual, kept=kept)
+    reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept)
+    return reason if k == run.rank or reason not in ("noise_floor", "stalled") else None

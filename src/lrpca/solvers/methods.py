@@ -198,12 +198,9 @@ def find_method(name: Any) -> Method:
 
     "auto" is "lrpca" as long as Y is not known, see `pays_to_sample`.
     """
-    known = ", ".join(METHODS)
-    if isinstance(name, str) and name == "auto":
-        return METHODS["lrpca"]
-    if isinstance(name, str) and name in METHODS:
-        return METHODS[name]
-    raise ValueError(f"method={name!r} is unknown; use one of {known}, auto")
+    if isinstance(name, str) and name in (*METHODS, "auto"):
+        return METHODS["lrpca" if name == "auto" else name]
+    raise ValueError(f"method={name!r} is unknown; use one of {', '.join(METHODS)}, auto")
 
 
 def able_to(capability: str) -> str:
