@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.core.factors import change_of_product, product_norm
+from lrpca.core.factors import change_of_product, product_distance, product_norm
 from lrpca.core.passes import Kept
 from lrpca.solvers.base import Record, Solution, State, asked_to_stop
 from lrpca.solvers.checks.low_inlier_rows import given_up
@@ -170,7 +170,7 @@ class Run:
         if before_L.shape == L.shape:
             moved = change_of_product(before_L, before_R, L - before_L, R - before_R)
         else:
-            moved = product_norm(np.concatenate([L, -before_L], axis=1), np.concatenate([R, before_R], axis=1))
+            moved = product_distance(L, R, before_L, before_R)
         if size == 0:
             return None if moved else 0.0
         return moved / size

@@ -113,7 +113,7 @@ def _pursue(run: Run, weight: float, last_mu: float) -> tuple[Any, Any, str]:
 
 def _distance(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
     """Return ‖X - Z‖ beyond what may be rounding."""
-    moved = iteration.product_norm(np.concatenate([L, Z_left], axis=1), np.concatenate([R, -Z_right], axis=1))
+    moved = iteration.product_distance(L, R, Z_left, Z_right)
     rounding = _ROUNDINGS * float(np.finfo(run.matrix.arithmetic).eps)
     return max(0.0, moved - rounding * iteration.product_norm(L, R))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrpca.core.factors import product_norm
+from lrpca.core.factors import product_distance, product_norm
 from lrpca.core.influence import Levels
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
@@ -95,7 +95,7 @@ class StationarityTest:
         if self._limit is None:
             return False
         last, self._last = self._last, Iterate(before, threshold)
-        if last is None or not _distance(before, after) < self._limit * product_norm(*before):
+        if last is None or not product_distance(*after, *before) < self._limit * product_norm(*before):
             return False
         old, new = (self._sampled(*iterate) for iterate in (last, self._last))
         if float(np.linalg.norm(new - old)) > _SURELY * self._limit * float(np.linalg.norm(old)):
@@ -144,9 +144,3 @@ class StationarityTest:
         sums = matrix.map_rows(work, missing=not whole)
         moved, size = (math.fsum(column) for column in zip(*sums, strict=True))
         return math.sqrt(moved / size) if size else math.nan
-
-
-def _distance(before: Factors, after: Factors) -> float:
-    """Return ‖X' - X‖ of two products, which may differ in width."""
-    (L, R), (L_new, R_new) = before, after
-    return product_norm(np.concatenate([L_new, -L], axis=1), np.concatenate([R_new, R], axis=1))
