@@ -131,9 +131,9 @@ def solve(
         if cross is not None:
             cross.close()
     run.matrix.reads += shares
-    outcome = run.end(L, R, reason)
+    solution = run.end(L, R, reason)
     # Rows and columns without an observed sampled entry are supported by nothing.
-    return outcome if cross is None else replace(outcome, kept=(cross.observed_by_row, cross.observed_by_column))
+    return solution if cross is None else replace(solution, kept=(cross.observed_by_row, cross.observed_by_column))
 
 
 class _Step(NamedTuple):

@@ -222,15 +222,15 @@ def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
     return quick if _is_plain(core, sample, quick) else solve_adaptive(problem)
 
 
-def _is_plain(core: DenseMatrix, sample: Sample, outcome: Solution) -> bool:
+def _is_plain(core: DenseMatrix, sample: Sample, solution: Solution) -> bool:
     """Tell whether a solution of the block is at rest, has no low-inlier rows, and leaves nothing but noise."""
-    assert outcome.survey is not None and outcome.kept is not None
-    if outcome.reason not in _AT_REST or left_behind(outcome.kept, outcome.survey):
+    assert solution.survey is not None and solution.kept is not None
+    if solution.reason not in _AT_REST or left_behind(solution.kept, solution.survey):
         return False
-    peak = _peak_of(core, sample.telling, outcome.L, outcome.R)
+    peak = _peak_of(core, sample.telling, solution.L, solution.R)
     if not peak.is_noise:
         return True
-    residual = core.array - outcome.L @ outcome.R.T
+    residual = core.array - solution.L @ solution.R.T
     with np.errstate(invalid="ignore"):
         kept = np.abs(residual) <= _CLEAN * peak.sigma
     kept = kept if core.mask is None else kept & core.mask
@@ -286,7 +286,7 @@ def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
         assert callback is not None
         return callback(replace(state, iteration=len(before) + state.iteration))
 
-    outcome = solve_adaptive(
+    solution = solve_adaptive(
         replace(
             run.problem,
             schedule=default_schedule(),
@@ -295,5 +295,5 @@ def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
             start=start,
         )
     )
-    history = [replace(record, iteration=len(before) + record.iteration) for record in outcome.history]
-    return replace(outcome, history=before + history)
+    history = [replace(record, iteration=len(before) + record.iteration) for record in solution.history]
+    return replace(solution, history=before + history)
