@@ -14,8 +14,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
 from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
@@ -88,10 +85,8 @@ def solve(
     test = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
-        thresholded = HardThresholded(run.matrix, L, R, threshold, run.survey.observed)
-        svd = leading_svd(thresholded.times, thresholded.adjoint_times, svd.V)
+        svd, last = HardThresholded(run.matrix, L, R, threshold, run.survey.observed).svd(svd.V)
         entering, (L, R) = (L, R), svd.cut(k).factors()
-        last = thresholded.last
         reason = _record(run, L, R, k, threshold, last)
         if reason is not None:
             break
@@ -117,11 +112,13 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
     k, residual = 1, np.inf
     for _ in run.iterations():
         _take_outliers(run.matrix, L, R, threshold, clean)
-        with _masked(run.matrix, clean) as rest:
-            kept = HardThresholded(rest, L, R, np.inf, run.survey.observed)
-            svd = leading_svd(kept.times, kept.adjoint_times, svd.V)
+        rest = run.matrix.with_mask(clean)
+        try:
+            svd, last = HardThresholded(rest, L, R, np.inf, run.survey.observed).svd(svd.V)
+        finally:
+            run.matrix.reads += rest.reads
+            rest.close()
         L, R = svd.cut(k).factors()
-        last = kept.last
         reason = _record(run, L, R, k, threshold, last)
         if reason is not None:
             break
@@ -146,17 +143,6 @@ def _take_outliers(matrix: DenseMatrix, L: Any, R: Any, threshold: float, clean:
         clean[rows] &= np.abs(D) <= threshold
 
 
-@contextmanager
-def _masked(matrix: DenseMatrix, clean: Any) -> Iterator[DenseMatrix]:
-    """Yield the matrix with fewer entries, whose reads count as those of the whole."""
-    part = matrix.with_mask(clean)
-    try:
-        yield part
-    finally:
-        matrix.reads += part.reads
-        part.close()
-
-
 def _widest_gap(values: Any, k: int, rank: int) -> int:
     """Return the rank above k, up to `rank`, after which the singular values fall most."""
     above = np.maximum(values, np.finfo(float).tiny)
@@ -164,9 +150,8 @@ def _widest_gap(values: Any, k: int, rank: int) -> int:
     return max(ranks, key=lambda j: above[j - 1] / above[min(j, len(above) - 1)])
 
 
-def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass | None) -> str | None:
+def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass) -> str | None:
     """Record an iteration of stage k; X at rest ends the run only in the last stage."""
-    assert last is not None
     residual, kept = run.survey.relative(last)
     reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept)
     return reason if k == run.rank or reason not in ("noise_floor", "stalled") else None

@@ -24,7 +24,7 @@ from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded
 from lrpca.solvers.options import flag, integer, number
 from lrpca.solvers.outlier_share import estimate_outlier_fraction
-from lrpca.solvers.partial_svd import OVERSAMPLING, leading_svd, random_basis, widened
+from lrpca.solvers.partial_svd import OVERSAMPLING, random_basis, widened
 from lrpca.solvers.run import Run
 
 # Entries this many times larger than the median of |Y| would decide the first X.
@@ -98,11 +98,9 @@ def solve(
         else:
             threshold = _threshold(run, L, R, cardinality.at(k, L, R), observed)
         clean = HardThresholded(matrix, L, R, threshold, facts.observed)
-        svd = leading_svd(clean.times, clean.adjoint_times, basis, steps=_COLD_STEPS if cold else power_steps)
+        svd, last = clean.svd(basis, steps=_COLD_STEPS if cold else power_steps)
         basis = svd.V if warm else random_basis(n2, width, run.rng)
         L, R = svd.cut(run.rank).factors()
-        last = clean.last
-        assert last is not None
         residual, kept = facts.relative(last)
         stop = "runaway" if k > _SETTLING and residual > _RUNAWAY else None
         stop = run.record(L, R, threshold=threshold, residual=residual, kept=kept) or stop

@@ -26,29 +26,26 @@ _MOST_SAMPLED, _ONE_PEAK = 8192, 3.0
 
 
 class HardThresholded:
-    """X + C / p of ``X = L Rᵀ`` and ``C = (Y - X) where |Y - X| <= ζ``, p being the share `observed`.
+    """X + C / p of ``X = L Rᵀ`` and ``C = (Y - X) where |Y - X| <= ζ``, p being the share `observed`."""
 
-    `last` is the last pass: counts of kept entries and ‖C‖ = ‖Y - X - S‖.
-    """
-
-    def __init__(
-        self, data: DenseMatrix | ListedResidual, L: Any, R: Any, threshold: float, observed: float = 1.0
-    ) -> None:
+    def __init__(self, data: DenseMatrix | ListedResidual, L: Any, R: Any, threshold: float, observed: float) -> None:
         self._data, self._L, self._R, self._observed = data, L, R, observed
         self._level = levels("hard", threshold)
-        self.last: Pass | None = None
 
-    def times(self, A: Any) -> Any:
-        """Return (X + C / p) A, (n1, k)."""
+    def svd(self, basis: Any, *, steps: int = 1, rtol: float = 0.0) -> tuple[PartialSVD, Pass]:
+        """Return leading singular triplets as `leading_svd` does, and the last pass: kept entries and ‖Y - X - S‖."""
+        svd = leading_svd(self._times, self._adjoint_times, basis, steps=steps, rtol=rtol)
+        return svd, self._last
+
+    def _times(self, A: Any) -> Any:
         none = np.zeros((self._data.shape[0], 0))
-        self.last = self._data.run_pass(self._L, self._R, self._level, A=A, B=none)
-        return self._L @ (self._R.T @ A) + self.last.CA / self._observed
+        self._last = self._data.run_pass(self._L, self._R, self._level, A=A, B=none)
+        return self._L @ (self._R.T @ A) + self._last.CA / self._observed
 
-    def adjoint_times(self, B: Any) -> Any:
-        """Return (X + C / p)^H B, (n2, k)."""
+    def _adjoint_times(self, B: Any) -> Any:
         none = np.zeros((self._data.shape[1], 0))
-        self.last = self._data.run_pass(self._L, self._R, self._level, A=none, B=B.conj())
-        return (self._R @ (self._L.T @ B.conj()) + self.last.CtB / self._observed).conj()
+        self._last = self._data.run_pass(self._L, self._R, self._level, A=none, B=B.conj())
+        return (self._R @ (self._L.T @ B.conj()) + self._last.CtB / self._observed).conj()
 
 
 def clean_spread(sample: Sample, L: Any, R: Any) -> float:
@@ -73,9 +70,10 @@ def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
         run.take_survey(checked_survey(matrix, result))
         return result.CA
 
-    whole = HardThresholded(matrix, none_1, none_2, np.inf)
+    def first_adjoint_product(B: Any) -> Any:
+        return matrix.run_pass(none_1, none_2, everything(), A=none_2, B=B.conj()).CtB.conj()
+
     basis = random_basis(n2, min(rank + OVERSAMPLING, n1), run.rng)
-    rough = leading_svd(first_product, whole.adjoint_times, basis)
+    rough = leading_svd(first_product, first_adjoint_product, basis)
     threshold = ratio * float(rough.values[0])
-    clipped = HardThresholded(matrix, none_1, none_2, threshold, run.survey.observed)
-    return leading_svd(clipped.times, clipped.adjoint_times, rough.V), threshold
+    return HardThresholded(matrix, none_1, none_2, threshold, run.survey.observed).svd(rough.V)[0], threshold

@@ -26,7 +26,7 @@ from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded, clean_spread
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.options import number
-from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
+from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, random_basis, widened
 from lrpca.solvers.residuals import listed_residual_of
 from lrpca.solvers.run import Factors, Run
 
@@ -78,10 +78,7 @@ class _Data(NamedTuple):
 
     def svd(self, X: Factors, threshold: float, basis: Any, *, steps: int = _STEPS) -> tuple[PartialSVD, Pass]:
         """Return the leading triplets of X + E / p, E being Y - X where it is below a threshold, and the last pass."""
-        below = HardThresholded(self.source, *X, threshold, self.observed)
-        svd = leading_svd(below.times, below.adjoint_times, basis, steps=steps, rtol=_RTOL)
-        assert below.last is not None
-        return svd, below.last
+        return HardThresholded(self.source, *X, threshold, self.observed).svd(basis, steps=steps, rtol=_RTOL)
 
 
 def _iterate(run: Run, data: _Data, constant: float, decay: float, *, known: bool) -> Solution:
