@@ -23,7 +23,7 @@ from lrpca.solvers.methods import Method, able_to, find_method, pays_to_sample
 from lrpca.solvers.options import check_options, is_integer
 
 if TYPE_CHECKING:
-    from lrpca.solvers.task import Task
+    from lrpca.solvers.problem import Problem
 
 # Category and text of a warning.
 Complaint = tuple[type[Warning], str]
@@ -182,8 +182,8 @@ def decompose_quietly(
     from lrpca.matrices.accept import accept
     from lrpca.matrices.accept_tensor import host_argument, results_device
     from lrpca.matrices.chunked.memory_budget import within_memory_budget
+    from lrpca.solvers.problem import Problem
     from lrpca.solvers.rank.search import solve_unknown_rank
-    from lrpca.solvers.task import Task
 
     given = given or Arguments()
     chosen, callback, start = find_method(given.method), given.callback, given.start
@@ -211,12 +211,12 @@ def decompose_quietly(
     if device is not None and callback is not None:
         callback = showing_tensors(callback, device, matrix.result)
 
-    def solved() -> tuple[Decomposition, Task]:
+    def solved() -> tuple[Decomposition, Problem]:
         held = matrix
         try:
             if not chosen.streams:
                 held = within_memory_budget(matrix, chosen.name, chosen.held)
-            task = Task.drawn(held, chosen, plan, options, limits, rng, weight)
+            task = Problem.drawn(held, chosen, plan, options, limits, rng, weight)
             shown = callback
             if callback is not None and task.matrix.unit != 1:
                 shown = showing_units(callback, task.matrix.unit)
@@ -338,7 +338,7 @@ def _generator(random_state: Any) -> np.random.Generator:
     raise ValueError(f"random_state={random_state!r} is not a non-negative integer or a Generator; e.g. 0")
 
 
-def _check_start(start: Any, task: Task, asked: int | float | str | None) -> Any:
+def _check_start(start: Any, task: Problem, asked: int | float | str | None) -> Any:
     if start is None:
         return None
     try:
@@ -383,7 +383,7 @@ _ADVICE = {
 }
 
 
-def _complaints(result: Decomposition, task: Task, max_iter: Any) -> list[Complaint]:
+def _complaints(result: Decomposition, task: Problem, max_iter: Any) -> list[Complaint]:
     complaints: list[Complaint] = []
     reason, tolerance, schedule = result.reason, task.tol, task.schedule
     fixed_length = schedule is not None and schedule.tail is None

@@ -163,14 +163,15 @@ def test_held_matrix_is_what_is_left_of_Y():
 
 
 def test_a_sample_is_random_and_of_its_size():
-    Y, _, _ = make((400, 300), np.float64)
+    Y, L, R = make((400, 300), np.float64)
     residual = ListedResidual(DenseMatrix(Y), np.random.default_rng(3), 0.1)
     count = residual.observed * Y.size
     assert abs(count - 12_000) < 5 * np.sqrt(12_000 * 0.9)
-    assert residual.observed_by_row.sum() == residual.observed_by_column.sum() == count
+    rows, columns = residual.sparsified(L, R, 0.0).kept
+    assert rows.sum() == columns.sum() == count
     # No row or column is favoured: five standard deviations of a binomial count.
-    assert np.abs(residual.observed_by_row - 30).max() < 5 * np.sqrt(30)
-    assert np.abs(residual.observed_by_column - 40).max() < 5 * np.sqrt(40)
+    assert np.abs(rows - 30).max() < 5 * np.sqrt(30)
+    assert np.abs(columns - 40).max() < 5 * np.sqrt(40)
 
 
 def test_a_sample_of_infinite_entries_is_refused():

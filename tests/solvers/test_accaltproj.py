@@ -87,36 +87,8 @@ def test_more_patience_withstands_more_outliers() -> None:
     assert counts == sorted(counts) and counts[2] > 2 * counts[0]
 
 
-def test_noise_ends_in_its_floor() -> None:
-    problem = make(shape=(200, 200), noise=0.05)
-    d = solve(problem.Y)
-    assert d.reason == "noise_floor" and d.n_iter < 200
-    assert problem.error(d.low_rank) < 4 * problem.oracle_error
-
-
-def test_a_start_saves_the_initialisation() -> None:
-    problem = make()
-    cold = solve(problem.Y)
-    warm = solve(problem.Y, start=(cold.L, cold.R))
-    assert warm.converged and problem.error(warm.low_rank) < 3e-7
-    assert warm.n_reads - warm.n_iter < cold.n_reads - cold.n_iter
-
-
 def test_an_iteration_is_one_read() -> None:
     problem = make()
     assert solve(problem.Y).settings["beta_init"] == pytest.approx(2 / (110 * 90) ** 0.25)
     reads = [solve(problem.Y, tol=0, max_iter=count).n_reads for count in (5, 9)]
     assert reads[1] - reads[0] == 4
-
-
-@pytest.mark.parametrize("options", ({"beta": 0.3}, {"beta_init": 0.1}, {"beta": 0.02, "beta_init": 0.5}), ids=str)
-def test_given_settings_are_used(options: dict[str, Any]) -> None:
-    problem = make()
-    d = solve(problem.Y, options=options, tol=0, max_iter=3)
-    for name, value in options.items():
-        assert d.settings[name] == value
-    if "beta" in options:
-        beta = options["beta"]
-        # β (σ_{r+1} + γ σ_1) and no less than the second term.
-        values = np.linalg.svd(d.low_rank, compute_uv=False)
-        assert d.history[1].threshold > 0.5 * beta * 0.7 * values[0]

@@ -90,15 +90,6 @@ def test_the_variant_never_releases_an_entry() -> None:
     assert kept == sorted(kept, reverse=True) and kept[-1] < kept[0]
 
 
-def test_incoherence_scales_the_variants_threshold() -> None:
-    problem = make()
-    first = [
-        solve(problem.Y, variant="ncrpca", options={"incoherence": c}, tol=0, max_iter=1).history[0].threshold
-        for c in (1.0, 2.0)
-    ]
-    assert first[1] == pytest.approx(2 * first[0])
-
-
 @pytest.mark.parametrize("variant", ("paper", "ncrpca"))
 def test_missing_entries_count_as_known_outliers(variant: str) -> None:
     problem = make(shape=(250, 250), missing=0.1)

@@ -384,7 +384,7 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(how: str, path: Pa
     damage(path, how)
     content = path.read_bytes()
     message = (
-        "has version 99; this lrpca reads 2, delete" if how == "version" else r"is damaged, or no checkpoint \(.*\)"
+        "has version 99; this lrpca reads 3, delete" if how == "version" else r"is damaged, or no checkpoint \(.*\)"
     )
     with pytest.raises(ValueError, match=rf"^checkpoint='.*' {message}"):
         solve(EXACT.Y, RANK, path)

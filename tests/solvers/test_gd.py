@@ -16,24 +16,6 @@ def solve(Y, rank=5, **arguments):
     return lrpca.decompose(Y, rank, method="gd", **arguments)
 
 
-@pytest.mark.parametrize(("fraction", "size"), [(0.1, 1.0), (0.1, 10.0), (0.3, 1.0)])
-def test_recovers_with_defaults(fraction, size):
-    problem = planted((300, 300), outlier_fraction=fraction, outlier_size=size)
-    d = solve(problem.Y)
-    assert d.reason == "tol" and d.estimated == ("alpha", "init")
-    assert problem.error(d.low_rank) < 1e-6
-
-
-@pytest.mark.parametrize("missing", [0.3, 0.75])
-def test_missing_entries(missing):
-    """The second is observed so little that the iteration works on a list of entries."""
-    problem = planted((400, 400), rank=3, outlier_fraction=0.05 * (1 - missing), missing=missing)
-    d = solve(problem.Y, 3)
-    assert problem.error(d.low_rank) < 1e-6
-    # Steps are as long as those with all entries.
-    assert d.n_iter < 90
-
-
 def test_sample_recovers_from_a_part_of_the_entries():
     problem = planted((600, 500), rank=3, outlier_fraction=0.05)
     d = solve(problem.Y, 3, options={"sample": 0.2, "alpha": 0.05})

@@ -28,16 +28,6 @@ def solve(Y: Any, rank: int = RANK, **arguments: Any) -> Decomposition:
 PROBLEM = make()
 
 
-@pytest.mark.parametrize("size", (1, 10))
-@pytest.mark.parametrize("share", (0.1, 0.3))
-def test_recovers_the_standard_problem(share: float, size: float) -> None:
-    problem = make((500, 500), share, outlier_size=size)
-    d = solve(problem.Y)
-    assert d.converged and d.n_reads < 1
-    assert problem.error(d.low_rank) < EXACT
-    assert d.estimated == ("threshold",)
-
-
 @pytest.mark.parametrize("sampling", ("fixed", "resample"))
 @pytest.mark.parametrize(
     ("changes", "rank", "within"),
@@ -62,15 +52,6 @@ def test_recovers(changes: dict[str, Any], rank: int, within: float, sampling: s
     assert d.reason == "tol"
     assert problem.error(d.low_rank) < within
     assert d.L.shape[1] == rank and d.L.dtype == problem.Y.dtype
-
-
-def test_rows_of_outliers_do_not_spoil_the_others() -> None:
-    rng = np.random.default_rng(0)
-    Y, bad = PROBLEM.Y.copy(), np.arange(0, 300, 20)
-    Y[bad] = rng.uniform(-3, 3, (len(bad), 300)) * np.abs(Y).max()
-    good = np.setdiff1d(np.arange(300), bad)
-    d = solve(Y)
-    assert np.linalg.norm(d.low_rank[good] - PROBLEM.X[good]) < EXACT * np.linalg.norm(PROBLEM.X[good])
 
 
 def test_entries_outside_the_sampled_rows_and_columns_are_not_read() -> None:

@@ -15,26 +15,10 @@ def solve(Y, rank=5, **arguments):
     return lrpca.decompose(Y, rank, method="pgrmc", **arguments)
 
 
-@pytest.mark.parametrize("size", [1.0, 10.0])
-@pytest.mark.parametrize("fraction", [0.1, 0.3])
-def test_recovers_with_defaults(fraction, size):
-    problem = planted((300, 300), outlier_fraction=fraction, outlier_size=size)
-    d = solve(problem.Y)
-    assert d.reason == "tol" and d.estimated == ()
-    assert problem.error(d.low_rank) < 1e-6
-
-
 def test_gross_outliers():
     """σ_1 of Y is then a hundred times that of X; the tolerance is relative to Y."""
     problem = planted((300, 300), outlier_fraction=0.1, outlier_size=1000)
     assert problem.error(solve(problem.Y).low_rank) < 1e-5
-
-
-@pytest.mark.parametrize("missing", [0.3, 0.75])
-def test_missing_entries(missing):
-    problem = planted((400, 400), rank=3, outlier_fraction=0.1 * (1 - missing), missing=missing)
-    d = solve(problem.Y, 3)
-    assert problem.error(d.low_rank) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -84,11 +68,3 @@ def test_too_small_a_mu_rejects_entries_of_X():
         warnings.simplefilter("ignore")
         d = solve(problem.Y, options={"mu": 0.5, "decay": 0.0})
     assert problem.error(d.low_rank) > 1e-2
-
-
-def test_noise_is_not_taken_for_outliers():
-    problem = planted((300, 300), outlier_fraction=0.1, outlier_size=10, noise=0.05)
-    d = solve(problem.Y)
-    assert d.reason == "noise_floor"
-    assert problem.error(d.low_rank) < 2 * problem.oracle_error
-    assert d.history[-1].kept > 0.85

@@ -17,10 +17,9 @@ from lrpca.decomposition.result import Decomposition
 from lrpca.decomposition.tensor import TensorDecomposition, to_tensor
 from lrpca.matrices.accept_tensor import host_array
 from lrpca.matrices.tensor import TensorMatrix
-from lrpca.solvers.base import Record
+from lrpca.solvers.base import Record, Solution
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.methods import METHODS
-from lrpca.solvers.outcome import Outcome
 
 # Beside the passes: for the survey, the start, and the noise level at the end.
 _MORE_READS = 3
@@ -97,10 +96,10 @@ class Items:
         facts, histories = self.facts.on_cpu(), self.histories.on_cpu()
         return _AsArrays(replace(self, facts=facts, histories=histories, Ys=Ys, mask=mask))
 
-    def _outcome(self, i: int) -> Outcome:
+    def _outcome(self, i: int) -> Solution:
         facts = self.facts
         seen = Survey(_counts(facts.observed_by_row[i]), _counts(facts.observed_by_column[i]), float(facts.norm[i]))
-        return Outcome(
+        return Solution(
             None,
             None,
             self.histories.of(i)[: int(facts.n_iter[i])],

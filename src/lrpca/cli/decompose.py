@@ -259,8 +259,7 @@ def _read_rank(text: str) -> int | float | str:
 def _checked_method(text: str, checkpoint: Path | None) -> dict[str, Any]:
     """Return the name and options of a method, checked before anything is read."""
     from lrpca.solvers.methods import find_method
-    from lrpca.solvers.options import check_options
-    from lrpca.solvers.spelling import read_method
+    from lrpca.solvers.options import check_options, read_method
 
     name, options = read_method(text, "method")
     known = find_method(name).options

@@ -229,6 +229,11 @@ def product_norm(
     return math.sqrt(max(0.0, square)) if square == square else math.inf
 
 
+def product_distance(L: Any, R: Any, M: Any, N: Any) -> float:
+    """Return ‖L Rᵀ - M Nᵀ‖ of products that may differ in width."""
+    return product_norm(np.concatenate([L, -M], axis=1), np.concatenate([R, N], axis=1))
+
+
 def longest_rows(
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)

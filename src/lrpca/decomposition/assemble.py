@@ -10,8 +10,8 @@ import numpy as np
 from lrpca.core.factors import longest_rows, normal_form
 from lrpca.decomposition.result import Decomposition, Diagnosis
 from lrpca.kernels.scale import outlier_threshold, rounding_level
+from lrpca.solvers.base import Solution
 from lrpca.solvers.checks.residual_structure import STRUCTURED
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.rank.choice import RankChoice, concerns
 from lrpca.solvers.run import Run
 
@@ -25,7 +25,7 @@ _NEARLY = 0.01
 _ABSENT = 1e-12
 
 
-def assemble(run: Run, outcome: Outcome, choice: RankChoice | None = None) -> Decomposition:
+def assemble(run: Run, outcome: Solution, choice: RankChoice | None = None) -> Decomposition:
     """Return the decomposition of a finished run, without Y; `choice` is that of its rank, if it was to be found."""
     matrix, sample = run.matrix, run.sample
     L, R, values = normal_form(outcome.L, outcome.R)
@@ -81,7 +81,7 @@ def _counted(reads: float) -> int | float:
     return whole if whole and abs(reads - whole) < _NEARLY else round(float(reads), 4)
 
 
-def _remaining_change(run: Run, outcome: Outcome) -> float:
+def _remaining_change(run: Run, outcome: Solution) -> float:
     """Return the distance of X from its limit, relative to X, as far as the stopping rule bounds it."""
     by_residual = run.method.measure == "residual"
     if outcome.reason == "tol":
@@ -94,7 +94,7 @@ def _remaining_change(run: Run, outcome: Outcome) -> float:
 
 
 def diagnose(
-    outcome: Outcome,
+    outcome: Solution,
     shape: tuple[int, int],
     found: int,
     fraction: float,

@@ -18,10 +18,10 @@ from __future__ import annotations
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import clean_spread, first_svd
 from lrpca.solvers.initialise import completed
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.step import directions, take_pass
 
@@ -34,13 +34,8 @@ OPTIONS = {
 
 
 def solve(
-    run: Run,
-    *,
-    gamma: float = 0.7,
-    beta: float | None = None,
-    beta_init: float | None = None,
-    floor: float = 3.0,
-) -> Outcome:
+    run: Run, *, gamma: float = 0.7, beta: float | None = None, beta_init: float | None = None, floor: float = 3.0
+) -> Solution:
     """Run accelerated alternating projections.
 
     Parameters

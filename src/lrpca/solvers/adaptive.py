@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,17 @@ from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
-from lrpca.solvers.base import Record, State
+from lrpca.solvers.base import Record, Solution, make_record
 from lrpca.solvers.checkpoint import Checkpoint
 from lrpca.solvers.checks.convergence import End, SecondLooks, counts_only
 from lrpca.solvers.checks.low_inlier_rows import lagging, needs_own_grams
 from lrpca.solvers.components import Components, all_of, all_present, first_components, noise_edge, updated
 from lrpca.solvers.initialise import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
-from lrpca.solvers.outcome import Outcome, make_record
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.stationarity import Cut, Split, Standstill
+from lrpca.solvers.stationarity import Iterate, SparseThreshold, StationarityTest
 from lrpca.solvers.step import stepped, take_pass, without_sides
 from lrpca.solvers.stopping import AdaptiveStopping
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -47,68 +45,49 @@ _RESCUE_EVERY = 25
 
 
 def solve_adaptive(
-    matrix: DenseMatrix,
-    rank: int,
-    schedule: Schedule,
-    sample: Sample,
+    problem: Problem,
     *,
-    tol: float,
-    max_iter: int,
-    rng: np.random.Generator,
-    callback: Callable[[State], object] | None = None,
-    start: tuple[Any, Any] | None = None,
-    row_weight: Any = None,  # (n1,)
     power_steps: int | None = None,
     rules: frozenset[str] = frozenset(RULES),
-    standstill: Standstill | None = None,
+    standstill: StationarityTest | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Outcome:
+) -> Solution:
     """Run the iteration: initialise, pass, update, stop.
 
     Parameters
     ----------
-    matrix, rank, schedule, sample, tol, max_iter, rng, callback, start, row_weight
-        See `lrpca.solvers.run.Run`.
+    problem : Problem
     power_steps : int, optional
         Of the initialisation's randomised SVD; by size if not given.
     rules : set of str
         Those of the default to follow (`lrpca.solvers.rules.RULES`).
-    standstill : Standstill, optional
+    standstill : StationarityTest, optional
         One more rule to stop by.
     checkpoint : Checkpoint, optional
         Where to go on from, if it is there, and to save what was done.
     """
-    thresholds = AdaptiveThresholds(schedule, sample, matrix)
-    loop = _Adaptive(matrix, rank, schedule, thresholds, rng, tol, row_weight, rules, standstill, start, power_steps)
-    return run_loop(loop, max_iter=max_iter, callback=callback, checkpoint=checkpoint)
+    loop = _Adaptive(problem, rules, standstill, power_steps)
+    return run_loop(loop, max_iter=problem.max_iter, callback=problem.callback, checkpoint=checkpoint)
 
 
 class _Adaptive(Loop):
     """The loop of passes; arguments as of `solve_adaptive`."""
 
     def __init__(
-        self,
-        matrix: DenseMatrix,
-        rank: int,
-        schedule: Schedule,
-        thresholds: AdaptiveThresholds,
-        rng: np.random.Generator,
-        tol: float,
-        weight: Any,  # (n1,)
-        rules: frozenset[str],
-        standstill: Standstill | None,
-        start: tuple[Any, Any] | None,
-        power_steps: int | None,
+        self, problem: Problem, rules: frozenset[str], standstill: StationarityTest | None, power_steps: int | None
     ) -> None:
-        super().__init__(matrix, rng)
-        self._rank, self._schedule, self._thresholds, self._tol = rank, schedule, thresholds, tol
+        matrix, weight = problem.matrix, problem.row_weight
+        super().__init__(matrix, problem.rng)
+        assert problem.rank is not None and problem.schedule is not None
+        self._rank, self._schedule, self._tol = problem.rank, problem.schedule, problem.tol
+        self._thresholds = AdaptiveThresholds(problem.schedule, problem.sample, matrix)
         self._weight = None if weight is None else matrix.place(weight)
         self._rules, self._standstill = rules, standstill
-        self._start, self._power_steps = start, power_steps
+        self._start, self._power_steps = problem.start, power_steps
         self._result: Pass | None = None
         self._end: End | None = None
         self._edge = 0.0  # of noise, in the last pass
-        self._split: Split | None = None  # what the last pass found and cut
+        self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
 
     def begin(self) -> None:
@@ -145,7 +124,7 @@ class _Adaptive(Loop):
             return "runaway"
         result = without_sides(result)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
-        self._split = Split((parts.L, parts.R), Cut.of(level))
+        self._split = Iterate((parts.L, parts.R), SparseThreshold.of(level))
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
         self._values = parts.values[: parts.present]
         change = moved / max(float(np.linalg.norm(self._values)), _TINY)
@@ -184,7 +163,7 @@ class _Adaptive(Loop):
         """Return L and R, probes and all."""
         return self._parts.L, self._parts.R
 
-    def outcome(self, reason: str) -> Outcome:
+    def outcome(self, reason: str) -> Solution:
         """Return what the run leaves behind: the better of two ends, where a second start was cut short."""
         end = self._end
         assert end is not None  # every schedule has a first step
@@ -194,7 +173,7 @@ class _Adaptive(Loop):
             reason = end.reason
         L, R = end.parts.factors()
         kept, present = end.result.kept, end.parts.present
-        return Outcome(L, R, self.history, reason, self._facts, kept, present, end.change, end.structure)
+        return Solution(L, R, self.history, reason, self._facts, kept, present, end.change, end.structure)
 
     def inner_state(self) -> dict[str, Any]:
         """Return all that a step or a judgement looks at, after a step or the start."""
@@ -222,7 +201,7 @@ class _Adaptive(Loop):
             self._result = counts_only(*state["pass"]["kept"])
             self._end = End(self._parts, self._result, state["pass"]["change"], "max_iter")
         if state["split"] is not None:
-            self._split = Split.of_state(state["split"])
+            self._split = Iterate.of_state(state["split"])
         if self._standstill is not None:
             self._standstill.restore(state["standstill"])
 

@@ -14,8 +14,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,11 @@ import numpy as np
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
-from lrpca.solvers.partial_svd import leading_svd
 from lrpca.solvers.run import Run
-from lrpca.solvers.stationarity import Cut, Standstill
+from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
 OPTIONS = {
     "variant": choice("paper", "ncrpca"),
@@ -53,7 +50,7 @@ def solve(
     incoherence: float | None = None,
     floor: float = 3.0,
     change: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run alternating projections.
 
     Parameters
@@ -69,8 +66,8 @@ def solve(
         The threshold is held above so many times the spread of clean residuals: in noise it would otherwise fall until
         S takes in everything. 0 lets it, as in the paper.
     change : float, optional
-        Stop, too, when X and S have both changed by less than this part of themselves at full rank
-        (`lrpca.solvers.stationarity`); with ``tol=0`` by nothing else. Not by the practical variant.
+        Also stop when the relative changes of X and S are both below this at full rank (`lrpca.solvers.stationarity`),
+        and with ``tol=0`` only then. Not for the practical variant.
     """
     if variant == "ncrpca":
         run.refuse("by variant='ncrpca'", beta=beta, change=change)
@@ -85,19 +82,15 @@ def solve(
     L, R = np.zeros((n1, 0)), np.zeros((n2, 0))
     last: Pass | None = None
     reason: str | None = None
-    standstill = Standstill(run.matrix, run.sample, change)
+    test = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
-        thresholded = HardThresholded(run.matrix, L, R, threshold, run.survey.observed)
-        svd = leading_svd(thresholded.times, thresholded.adjoint_times, svd.V)
+        svd, last = HardThresholded(run.matrix, L, R, threshold, run.survey.observed).svd(svd.V)
         entering, (L, R) = (L, R), svd.cut(k).factors()
-        last = thresholded.last
-        reason = _record(run, L, R, threshold, last)
-        # X at rest ends a stage; only the last one ends the run by it.
-        if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
+        reason = _record(run, L, R, k, threshold, last)
+        if reason is not None:
             break
-        reason = None
-        if standstill.reached(entering, Cut.of(levels("hard", threshold)), (L, R)) and k == run.rank:
+        if test.reached(entering, SparseThreshold.of(levels("hard", threshold)), (L, R)) and k == run.rank:
             reason = "tol"
             break
         wanted = beta * (svd.value(k) + 0.5**t * float(svd.values[k - 1]))
@@ -108,7 +101,7 @@ def solve(
     return run.end(L, R, reason or "max_iter", last.kept if last else None)
 
 
-def _practical(run: Run, incoherence: float, floor: float) -> Outcome:
+def _practical(run: Run, incoherence: float, floor: float) -> Solution:
     n1, n2 = run.matrix.shape
     unit = incoherence / (n1 * n2) ** 0.25
     svd, threshold = first_svd(run, run.rank + 1, unit)
@@ -119,15 +112,16 @@ def _practical(run: Run, incoherence: float, floor: float) -> Outcome:
     k, residual = 1, np.inf
     for _ in run.iterations():
         _take_outliers(run.matrix, L, R, threshold, clean)
-        with _masked(run.matrix, clean) as rest:
-            kept = HardThresholded(rest, L, R, np.inf, run.survey.observed)
-            svd = leading_svd(kept.times, kept.adjoint_times, svd.V)
+        rest = run.matrix.with_mask(clean)
+        try:
+            svd, last = HardThresholded(rest, L, R, np.inf, run.survey.observed).svd(svd.V)
+        finally:
+            run.matrix.reads += rest.reads
+            rest.close()
         L, R = svd.cut(k).factors()
-        last = kept.last
-        reason = _record(run, L, R, threshold, last)
-        if reason is not None and (k == run.rank or reason not in ("noise_floor", "stalled")):
+        reason = _record(run, L, R, k, threshold, last)
+        if reason is not None:
             break
-        reason = None
         before, residual = residual, run.history[-1].residual or 0.0
         if residual > _PROGRESS * before:
             if k < run.rank:
@@ -140,14 +134,8 @@ def _practical(run: Run, incoherence: float, floor: float) -> Outcome:
     return run.end(L, R, reason or "max_iter", last.kept if last else None)
 
 
-def _take_outliers(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, k)
-    R: Any,  # (n2, k)
-    threshold: float,
-    clean: Any,  # (n1, n2) bool, changed in place
-) -> None:
-    """Strike out what is beyond the threshold, for good."""
+def _take_outliers(matrix: DenseMatrix, L: Any, R: Any, threshold: float, clean: Any) -> None:
+    """Mark entries beyond the threshold as outliers, once and for all."""
     matrix.reads += 1
     for first, block, _ in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         rows = slice(first, first + len(block))
@@ -155,29 +143,15 @@ def _take_outliers(
         clean[rows] &= np.abs(D) <= threshold
 
 
-@contextmanager
-def _masked(matrix: DenseMatrix, clean: Any) -> Iterator[DenseMatrix]:
-    """Yield the matrix with fewer entries, whose reads count as those of the whole."""
-    part = matrix.with_mask(clean)
-    try:
-        yield part
-    finally:
-        matrix.reads += part.reads
-        part.close()
-
-
-def _widest_gap(
-    values: Any,  # (m,) singular values, m > rank
-    k: int,
-    rank: int,
-) -> int:
+def _widest_gap(values: Any, k: int, rank: int) -> int:
     """Return the rank above k, up to `rank`, after which the singular values fall most."""
     above = np.maximum(values, np.finfo(float).tiny)
     ranks = range(k + 1, rank + 1)
     return max(ranks, key=lambda j: above[j - 1] / above[min(j, len(above) - 1)])
 
 
-def _record(run: Run, L: Any, R: Any, threshold: float, last: Pass | None) -> str | None:
-    assert last is not None
+def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass) -> str | None:
+    """Record an iteration of stage k; X at rest ends the run only in the last stage."""
     residual, kept = run.survey.relative(last)
-    return run.record(L, R, threshold=threshold, residual=residual, kept=kept)
+    reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept)
+    return reason if k == run.rank or reason not in ("noise_floor", "stalled") else None

@@ -1,14 +1,23 @@
-"""What every solver tells of its iterations."""
+"""What every solver returns: the records of its iterations, and the solution."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrpca.core.devices import is_tensor
+
+if TYPE_CHECKING:
+    from lrpca.core.passes import Kept, Pass
+    from lrpca.solvers.initialise import Survey
 
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers of one iteration; what a method lacks is None.
+    """Numbers of one iteration; None where a method does not have them.
 
     Attributes
     ----------
@@ -50,3 +59,36 @@ class State(Record):
     def of(cls, record: Record, L: Any, R: Any) -> State:
         """Return a record with the factors added."""
         return cls(**asdict(record), L=L, R=R)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns."""
+
+    L: Any  # (n1, r)
+    R: Any  # (n2, r)
+    history: list[Record]
+    reason: str
+    survey: Survey | None  # None where Y was not read whole
+    kept: Kept | None  # in the last pass, where known
+    components: int | None  # how many exceed the noise, where the solver tells
+    change: float  # relative change of X in the last pass over these factors
+    structure: float = 0.0  # by what factor two more components would lower the residual's leading singular value
+    rank: int | None = None  # to cut to, where L and R may have more columns
+
+
+def make_record(
+    k: int, threshold: float, step: float, result: Pass, facts: Survey, change: float, began: float
+) -> Record:
+    """Return the record of an iteration that `began` at that time."""
+    residual, kept = facts.relative(result)
+    return Record(k, threshold, step, residual, change, kept, time.perf_counter() - began)
+
+
+def asked_to_stop(answer: object) -> bool:
+    """Tell whether a callback returned True, possibly as an array or tensor of one truth value."""
+    if is_tensor(answer) or isinstance(answer, np.ndarray):
+        values: Any = answer
+        is_truth = str(values.dtype) in ("torch.bool", "bool")
+        return is_truth and values.shape in ((), (1,)) and bool(values)
+    return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -1,7 +1,7 @@
-"""Where a run stands, on disk: a run that was killed goes on from its last iteration.
+"""The state of a run on disk, from which a run that was interrupted resumes.
 
-One .npz file without pickle: facts as JSON, arrays beside them. It is replaced as a whole, so that the last good one
-always loads, and says which run it belongs to, so that no other one goes on with it.
+The file is one .npz without pickle: values as JSON, arrays beside them. It is replaced as a whole, so that the last
+complete state can always be read. A fingerprint prevents other runs from resuming from it.
 """
 
 from __future__ import annotations
@@ -18,72 +18,79 @@ import numpy as np
 
 from lrpca.files.atomic import check_folder, replacing
 from lrpca.files.formats import read_archive
-from lrpca.schedule import Schedule
-from lrpca.solvers.base import Record
+from lrpca.solvers.base import Record, State
 
 if TYPE_CHECKING:
-    from lrpca.solvers.base import State
+    from lrpca.solvers.problem import Problem
     from lrpca.solvers.rank.scan import Watch
-    from lrpca.solvers.run import Run
 
-_FORMAT, _VERSION = "lrpca-run", 2
-# Iterations that are faster than this many seconds are not all written.
+_FORMAT, _VERSION = "lrpca-run", 3
+# States are written at most once in so many seconds.
 _PAUSE = 1.0
-# In the facts, an array is this key with its name in the file.
+# In the JSON values, an array is this key with its name in the file.
 _ARRAY = "array"
-# What differs from solve to solve of one search for the rank.
+# What differs between the solves of one search for the rank.
 _OF_A_SOLVE = ("rank", "start", "random_state")
 
 
 class Checkpoint:
-    """The file of one run.
+    """The file of one run, or of a search for the rank.
+
+    A search solves with one rank after the other, each larger than those before. After an interruption it makes the
+    earlier solves again, without a checkpoint, and resumes the one that was interrupted.
 
     Parameters
     ----------
     path : str or path-like
     fingerprint : dict
-        What makes this run this one (`fingerprint_of`). The file of another one is refused.
+        What identifies the run (`checkpoint_of`). The file of another run raises an error.
+    watch : Watch, optional
+        The callback of a search for the rank.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any], watch: Watch | None = None) -> None:
         self.name = os.fspath(path)
-        # Wherever a callback may change to.
+        # A callback may change the working directory.
         self._path = Path(os.path.realpath(path))
         self._fingerprint = json.loads(json.dumps(fingerprint))
+        self._watch = watch
         self._kept: dict[str, Any] | None = None  # not written yet
         self._ours = False  # whether the file that is there may be removed
+        self._idle = False  # whether the file belongs to a later solve of the search
         self._written = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
         """Return the state that was saved last, None if there is none; raise where the file is of something else."""
         if not self._path.exists():
             return None
-        facts, arrays = self._read()
-        if not self._is_mine(facts["fingerprint"]):
+        values, arrays = self._read()
+        if not self._is_mine(values["fingerprint"]):
             return None
         self._ours = True
         try:
-            state: dict[str, Any] = _joined(facts["state"], arrays)
+            state: dict[str, Any] = _joined(values["state"], arrays)
         except (KeyError, TypeError) as error:
             raise self.damaged(error) from None
         return state
 
     def keep(self, state: dict[str, Any]) -> None:
         """Take the state after an iteration, and save it unless that was done a moment ago."""
-        self._kept = state
+        if self._idle:
+            return
+        self._kept = state if self._watch is None else state | {"crowded": self._watch.crowded}
         if time.monotonic() - self._written >= _PAUSE:
             self.save()
 
     def save(self) -> None:
-        """Write the state that was kept last, if it is not on disk; the file before it stays until the new is whole."""
+        """Write the last state unless it is on disk; the file before it stays until the new one is complete."""
         if self._kept is None:
             return
         arrays: dict[str, Any] = {}
         state = _split(self._kept, "state", arrays)
-        facts = {"format": _FORMAT, "version": _VERSION, "fingerprint": self._fingerprint, "state": state}
+        values = {"format": _FORMAT, "version": _VERSION, "fingerprint": self._fingerprint, "state": state}
         try:
             with replacing(self._path) as temporary, open(temporary, "wb") as file:
-                np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
+                np.savez(file, facts=np.array(json.dumps(values)), **arrays)
         except OSError as error:
             before = "; the state saved before is still there" if self._ours else ""
             raise OSError(
@@ -93,7 +100,7 @@ class Checkpoint:
         self._kept, self._ours, self._written = None, True, time.monotonic()
 
     def save_for(self, error: BaseException) -> None:
-        """Save on the way out of a run that an error ends; the error is the one that comes through."""
+        """Save the state of a run that an error ends; the error is raised, a failure to save is a note in it."""
         try:
             self.save()
         except OSError as failure:
@@ -106,123 +113,89 @@ class Checkpoint:
             self._path.unlink(missing_ok=True)
 
     def damaged(self, error: object) -> ValueError:
-        """Return what to raise of a file that cannot be gone on with."""
+        """Return the error of a file from which no run can resume."""
         return ValueError(
             f"checkpoint={self.name!r} is damaged, or no checkpoint ({error}); delete it or choose another path"
         )
 
     def resumed(self, state: dict[str, Any], seen: State) -> bool:
-        """Tell whether a run that goes on from this `state`, of which the callback had `seen` that, has to stop."""
-        return False
-
-    def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        try:
-            arrays = read_archive(self._path)
-            facts = json.loads(str(arrays["facts"]))
-            if facts["format"] != _FORMAT:
-                raise ValueError(f"format {facts['format']!r}")
-            version = facts["version"]
-            if version == _VERSION and not (isinstance(facts["fingerprint"], dict) and "state" in facts):
-                raise ValueError("no state")
-        except Exception:  # what is missing or of another form shows in many ways
-            raise self.damaged("it cannot be read") from None
-        if version != _VERSION:
-            raise ValueError(
-                f"checkpoint={self.name!r} has version {version}; this lrpca reads {_VERSION}, delete it or choose "
-                "another path"
-            )
-        return facts, arrays
-
-    def _is_mine(self, theirs: dict[str, Any]) -> bool:
-        """Tell whether to go on with a file of this fingerprint; raise where it has to be left alone."""
-        self._compare(theirs, tuple(self._fingerprint))
-        return True
-
-    def _compare(self, theirs: dict[str, Any], names: tuple[str, ...]) -> None:
-        for name in names:
-            mine, other = self._fingerprint[name], theirs.get(name)
-            if mine != other:
-                hashed = isinstance(mine, dict) or isinstance(other, dict)
-                what = f"its {name} is another" if hashed else f"its {name} is {_plain(other)}, not {_plain(mine)}"
-                raise ValueError(
-                    f"checkpoint={self.name!r} belongs to another run ({what}); delete it or choose another path"
-                )
-
-
-class SearchCheckpoint(Checkpoint):
-    """The file of a search for the rank, which solves with one rank after the other, each larger than those before.
-
-    Solves before the one that was interrupted are made again, and leave its file alone.
-
-    Parameters
-    ----------
-    path : str or path-like
-    fingerprint : dict
-        That of one solve.
-    watch : Watch
-        What the search has its solves watched by.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any], watch: Watch) -> None:
-        super().__init__(path, fingerprint)
-        self._watch = watch
-        self._idle = False
-
-    def keep(self, state: dict[str, Any]) -> None:
-        """Take the state after an iteration; not where a later solve is further."""
-        if not self._idle:
-            super().keep(state | {"crowded": self._watch.crowded})
-
-    def resumed(self, state: dict[str, Any], seen: State) -> bool:
-        """Tell whether the watch stops the run; it looks once more, the callback behind it does not."""
+        """Tell whether the watch stops a run that resumes; the user's callback has `seen` this state already."""
+        if self._watch is None:
+            return False
         callback, self._watch.callback = self._watch.callback, None
         self._watch.crowded = state["crowded"]
         stopped = self._watch(seen)
         self._watch.callback = callback
         return stopped
 
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            arrays = read_archive(self._path)
+            values = json.loads(str(arrays["facts"]))
+            if values["format"] != _FORMAT:
+                raise ValueError(f"format {values['format']!r}")
+            version = values["version"]
+            if version == _VERSION and not (isinstance(values["fingerprint"], dict) and "state" in values):
+                raise ValueError("no state")
+        except Exception:  # damaged files raise many errors
+            raise self.damaged("it cannot be read") from None
+        if version != _VERSION:
+            raise ValueError(
+                f"checkpoint={self.name!r} has version {version}; this lrpca reads {_VERSION}, delete it or choose "
+                "another path"
+            )
+        return values, arrays
+
     def _is_mine(self, theirs: dict[str, Any]) -> bool:
-        self._compare(theirs, tuple(name for name in self._fingerprint if name not in _OF_A_SOLVE))
+        """Tell whether to resume from a file of this fingerprint; raise where it belongs to another run."""
         mine, other = self._fingerprint["rank"], theirs.get("rank")
-        if mine == other:
-            self._compare(theirs, _OF_A_SOLVE)
-            return True
-        self._idle = isinstance(other, int) and other > mine
-        # That of an earlier solve has served.
-        self._ours = not self._idle
-        return False
+        another_solve = self._watch is not None and mine != other
+        for name in self._fingerprint:
+            if not (another_solve and name in _OF_A_SOLVE):
+                self._compare(name, self._fingerprint[name], theirs.get(name))
+        if another_solve:
+            self._idle = isinstance(other, int) and other > mine
+            # The file of an earlier solve is no longer needed.
+            self._ours = not self._idle
+        return not another_solve
+
+    def _compare(self, name: str, mine: Any, other: Any) -> None:
+        if mine != other:
+            hashed = isinstance(mine, dict) or isinstance(other, dict)
+            what = f"its {name} is another" if hashed else f"its {name} is {_plain(other)}, not {_plain(mine)}"
+            raise ValueError(
+                f"checkpoint={self.name!r} belongs to another run ({what}); delete it or choose another path"
+            )
 
 
-def checkpoint_of(run: Run, path: str | None, options: dict[str, Any]) -> Checkpoint | None:
-    """Return the checkpoint of a run, None if there is no path; `options` are the others that it was given."""
-    if path is None:
-        return None
+def checkpoint_of(problem: Problem, path: str | None, options: dict[str, Any]) -> Checkpoint | None:
+    """Return the checkpoint of a problem, None if there is no path; `options` are its other options.
+
+    The fingerprint has everything but `max_iter`: Y by its sampled entries, long values hashed.
+    """
     from lrpca.solvers.rank.scan import Watch
 
-    fingerprint = fingerprint_of(run, options) | {"search for the rank": isinstance(run.callback, Watch)}
-    if isinstance(run.callback, Watch):
-        return SearchCheckpoint(path, fingerprint, run.callback)
-    return Checkpoint(path, fingerprint)
-
-
-def fingerprint_of(run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what makes a run this one: all but `max_iter`, Y by its sampled entries, long things hashed."""
-    assert run.schedule is not None
-    plain = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in options.items()}
-    sample = run.sample
-    return {
-        "shape": list(run.matrix.shape),
-        "dtype": str(run.matrix.stored),
-        "method": run.method.name,
-        "rank": run.rank,
-        "tol": run.tol,
-        **{f"options[{name!r}]": value for name, value in plain.items()},
-        "schedule": _digest(_numbers_of(run.schedule)),
+    if path is None:
+        return None
+    assert problem.schedule is not None
+    sample, weight, start = problem.sample, problem.row_weight, problem.start
+    watch = problem.callback if isinstance(problem.callback, Watch) else None
+    schedule = {name: value for name, value in asdict(problem.schedule).items() if name != "meta"}
+    fingerprint = {
+        "shape": list(problem.matrix.shape),
+        "dtype": str(problem.matrix.stored),
+        "method": problem.method.name,
+        "rank": problem.rank,
+        "tol": problem.tol,
+        **{f"options[{name!r}]": sorted(v) if isinstance(v, frozenset) else v for name, v in options.items()},
+        "schedule": _digest(schedule),
         "Y": _digest(sample.rows, sample.columns, sample.values),
-        "row_weight": None if run.row_weight is None else _digest(run.row_weight),
-        "start": None if run.start is None else _digest(*run.start),
-        "random_state": _digest(run.rng.bit_generator.state),
+        "row_weight": None if weight is None else _digest(weight),
+        "start": None if start is None else _digest(*start),
+        "random_state": _digest(problem.rng.bit_generator.state),
+        "search for the rank": watch is not None,
     }
+    return Checkpoint(path, fingerprint, watch)
 
 
 def check_path(name: str, value: Any) -> str:
@@ -241,16 +214,10 @@ def check_path(name: str, value: Any) -> str:
     return os.fspath(value)
 
 
-def _numbers_of(schedule: Schedule) -> dict[str, Any]:
-    return {name: value for name, value in asdict(schedule).items() if name != "meta"}
-
-
 def _digest(*values: Any) -> dict[str, str]:
-    """Return the hash of arrays, or of what JSON can hold."""
-    total = hashlib.sha256()
+    """Return the hash of arrays, or of JSON values."""
     arrays: dict[str, Any] = {}
-    facts = _split(list(values), "value", arrays)
-    total.update(json.dumps(facts, sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps(_split(list(values), "value", arrays), sort_keys=True).encode())
     for name, array in arrays.items():
         total.update(f"{name} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
@@ -258,9 +225,8 @@ def _digest(*values: Any) -> dict[str, str]:
 
 
 def _split(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """Return a nested state as JSON can hold it; its arrays go into `arrays`, by names."""
+    """Return a nested state as JSON values; its arrays, also those of other devices, go into `arrays` by name."""
     if isinstance(value, np.ndarray) or hasattr(value, "__array_function__"):
-        # Arrays of other devices, too.
         arrays[name] = np.asarray(value)
         return {_ARRAY: name}
     if isinstance(value, Record):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import grouped, refuse_infinite, refuse_largest
 from lrpca.solvers.rows import robust_coefficients
 
-# Rows and columns that are drawn: at least so many, so many for each component, and never so many that they are more
-# than this part of Y.
+# How many rows and columns are drawn: at least so many, so many for each component, and at most this part of Y.
 _LEAST, _PER_COMPONENT, _MOST_OF_Y = 400, 32, 0.5
 # The first coefficients are those of data clipped at so many times the median of |Y|.
 _FIRST_CLIP = 5.0
@@ -33,9 +32,9 @@ _PASSES, _LAST_PASSES = 20, 3
 # The threshold has come down to the noise, or so far that hardly an outlier is below it. No step is longer than that of
 # a row which keeps this part.
 _AT_NOISE, _NEAR_ROUNDING, _LEAST_KEPT = 1.5, 30.0, 0.3
-# Rows that keep less than this part of what others do are fitted anew, each by itself, after at most so many passes at
-# the threshold of the noise.
-_BEHIND, _PATIENCE = 0.85, 2
+# Rows that keep less than this part of the median are refitted, each by itself, after at most so many passes at the
+# threshold of the noise.
+_LOW_INLIERS, _PATIENCE = 0.85, 2
 # A column lacks a direction of which it keeps less than this part of what it keeps of all. Grams are held of so many
 # numbers at a time.
 _LACKING, _GRAM_ENTRIES, _RIDGE = 0.3, 1 << 22, 1e-14
@@ -70,11 +69,34 @@ class Band:
     of_rows: bool
     unit: float = 1.0  # of Y
 
-    def refuse_largest(self) -> NoReturn:
-        """Raise the error of an entry that is not finite, or too large."""
-        i, j = self.matrix.find_largest()
-        place = (int(self.indices[i]), j)
-        refuse_largest(*(place if self.of_rows else place[::-1]), self.matrix.array[i, j] * self.unit)
+    def first_pass(self, level: Levels, B: Any) -> Pass:
+        """Return a pass at X = 0 with the norm of the band; raise where an entry is not finite, or too large."""
+        none_m, none_n = (np.zeros((length, 0)) for length in self.matrix.shape)
+
+        def run_pass() -> Pass:
+            return self.matrix.run_pass(none_m, none_n, level, A=none_n, B=none_m if B is None else B, energy=True)
+
+        first = run_pass()
+        # The square of an outlier may be too large for single precision only.
+        if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
+            first = run_pass()
+        if not math.isfinite(first.norm_D or 0.0):
+            i, j = self.matrix.find_largest()
+            place = (int(self.indices[i]), j)
+            refuse_largest(*(place if self.of_rows else place[::-1]), self.matrix.array[i, j] * self.unit)
+        return first
+
+    def part(self, columns: Any) -> DenseMatrix:
+        """Return some columns of the band as a matrix."""
+        mask = None if self.matrix.mask is None else self.matrix.mask[:, columns]
+        return DenseMatrix(self.matrix.array[:, columns], mask)
+
+    def refit(self, columns: Any, known: Any, noise: float) -> Any:
+        """Return coefficients (k, r) of some columns, each fitted by itself (`lrpca.solvers.rows`)."""
+        part = self.part(columns)
+        part = DenseMatrix(part.array.T, None if part.mask is None else part.mask.T)
+        part.arithmetic = self.matrix.arithmetic
+        return robust_coefficients(part, known, noise)
 
 
 @dataclass(frozen=True)
@@ -103,7 +125,7 @@ class Fit:
     residual: float  # ‖C‖
     threshold: float
     change: float  # relative, in the last pass
-    lacking: int = 0  # columns of which no kept entry tells of some direction of the known factor
+    lacking: int = 0  # columns whose kept entries do not support some direction of the known factor
 
     def kept_shares(self) -> Any:
         """Return the kept part of the observed entries of every column, in units of what it should be.
@@ -152,21 +174,21 @@ def regress(
     """Return robust coefficients of the columns of a band on known factors.
 
     Passes with a hard threshold, which follows the steps of the coefficients down to the noise of the `peak`. All
-    columns have the Gram of `known` in common, and differ by how many entries they keep; those that this leaves behind
-    are fitted on their own (`lrpca.solvers.rows`).
+    columns have the Gram of `known` in common, and differ by how many entries they keep; low-inlier ones are refitted
+    one by one (`lrpca.solvers.rows`).
     """
     state = _Regression(band, known, peak)
     limit = _limit(state, peak, tol)
-    behind, waited = np.zeros(len(state.coefficients), bool), 0
+    low, waited = np.zeros(len(state.coefficients), bool), 0
     for _ in range(_PASSES):
         waited += state.step()
-        behind = state.last.kept_shares() < _BEHIND
-        if waited and (state.moved(~behind) <= limit or (waited > _PATIENCE and behind.any())):
+        low = state.last.kept_shares() < _LOW_INLIERS
+        if waited and (state.moved(~low) <= limit or (waited > _PATIENCE and low.any())):
             break
     lacking = state.lacking()
-    behind |= lacking
-    if behind.any():
-        state.refit(np.flatnonzero(behind))
+    which = np.flatnonzero(low | lacking)
+    if len(which):
+        state.coefficients[which] = band.refit(which, known, peak.sigma)
         for _ in range(_LAST_PASSES):
             state.step()
             if state.last.change <= limit:
@@ -190,54 +212,36 @@ class _Regression:
     """The coefficients so far."""
 
     def __init__(self, band: Band, known: Any, peak: Peak) -> None:
-        self.matrix, self.known, self.peak = band.matrix, known, peak
+        self.band, self.matrix, self.known, self.peak = band, band.matrix, known, peak
         self.inverse = pseudo_inverse(gram(known))
         self.mean_gram = gram(known) / len(known)
         self.coefficients = np.zeros((band.matrix.shape[1], known.shape[1]), np.result_type(known, np.float64))
-        level = everything(_FIRST_CLIP * peak.typical)
-        first = self._pass(level, energy=True)
-        # The square of an outlier may be too large for single precision only.
-        if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
-            first = self._pass(level, energy=True)
+        first = band.first_pass(everything(_FIRST_CLIP * peak.typical), known.conj())
         self.norm, self.observed = first.norm_D or 0.0, first.kept_by_column
-        if not math.isfinite(self.norm):
-            band.refuse_largest()
         self._add(first)
         self._last = math.inf
         self.last: Fit
 
     def step(self) -> bool:
         """Take one pass; tell whether its threshold was that of the noise."""
-        # Most columns come closer by a factor of five or more; the quantile is of those that have the longest way.
+        # The error of most columns falls by a factor of five or more; the quantile is of those that are furthest away.
         noise = _KEEP_SIGMAS * self.peak.sigma
         threshold = max(noise, min(self._last, _FALL * float(np.quantile(self.moves, _SLOW))))
         self._last = threshold
-        result = self._pass(levels("hard", threshold))
+        none, B = np.zeros((self.matrix.shape[1], 0)), self.known.conj()
+        result = self.matrix.run_pass(self.known, self.coefficients, levels("hard", threshold), A=none, B=B)
         self._add(result)
-        self.last = Fit(
-            self.coefficients,
-            self.observed,
-            result.kept_by_column,
-            self.peak.share,
-            self.norm,
-            result.norm_C,
-            threshold,
-            self.moved(np.ones(len(self.coefficients), bool)),
-        )
+        kept, change = result.kept_by_column, self.moved(slice(None))
+        clean, norm = self.peak.share, self.norm
+        self.last = Fit(self.coefficients, self.observed, kept, clean, norm, result.norm_C, threshold, change)
         return threshold <= (_AT_NOISE if self.peak.is_noise else _NEAR_ROUNDING) * noise
 
-    def moved(
-        self,
-        which: Any,  # (n,) bool
-    ) -> float:
+    def moved(self, which: Any) -> float:
         """Return the relative change that the last pass made to some columns of the fit."""
         size = float(np.linalg.norm(self.sizes[which]))
         return float(np.linalg.norm(self.moves[which])) / size if size else 0.0
 
-    def _typical_entries(
-        self,
-        factor: Any,  # (n, r)
-    ) -> Any:
+    def _typical_entries(self, factor: Any) -> Any:
         """Return the root mean square (n,) of every column of `known` times a factor."""
         squares = np.sum(_times(factor, self.mean_gram) * factor.conj(), axis=1).real
         return np.sqrt(np.maximum(squares, 0.0))
@@ -245,7 +249,7 @@ class _Regression:
     def lacking(self) -> Any:
         """Return the columns (n,) that keep far less of some direction of `known` than of the others.
 
-        Where rows come in groups, a direction may hang on few of them: a column that is wrong there drops those few,
+        Where rows come in groups, few of them may support a direction: a column that is wrong there drops those few,
         and keeps nearly all the others. K being the Gram of its kept entries, in coordinates in which that of all
         entries is the identity, K v = λ v says which share λ of the direction v is kept.
         """
@@ -263,40 +267,20 @@ class _Regression:
             share = np.trace(kept, axis1=1, axis2=2).real / rank
             # The λ of a column have the mean `share`; if one is as small as that, their variance is at least this.
             variance = np.sum(np.abs(kept) ** 2, axis=(1, 2)) / rank - share**2
-            doubtful = np.flatnonzero(variance >= ((1 - _LACKING) * share) ** 2 / (rank - 1))
-            if len(doubtful):
-                found[first + doubtful] = np.linalg.eigvalsh(kept[doubtful])[:, 0] < _LACKING * share[doubtful]
+            unsure = np.flatnonzero(variance >= ((1 - _LACKING) * share) ** 2 / (rank - 1))
+            if len(unsure):
+                found[first + unsure] = np.linalg.eigvalsh(kept[unsure])[:, 0] < _LACKING * share[unsure]
         return found & (self.observed > 0)
 
-    def _kept_grams(
-        self,
-        left: Any,  # (m, r)
-        right: Any,  # (n, r)
-        columns: slice,
-    ) -> Any:
+    def _kept_grams(self, left: Any, right: Any, columns: slice) -> Any:
         """Return the Grams (k, r, r) of the entries of some columns that the last threshold keeps, or nearly."""
         # Without noise the threshold is some roundings, which a column may be off by and yet be right.
         level = levels("hard", (1.0 if self.peak.is_noise else _MORE_ROUNDINGS) * self._last)
         part, R = self.matrix, right[columns]
         if len(R) < len(right):
-            mask = None if part.mask is None else part.mask[:, columns]
-            part = DenseMatrix(part.array[:, columns], mask, threads=part.threads)
-            part.arithmetic = self.matrix.arithmetic
+            part = self.band.part(columns)
+            part.threads, part.arithmetic = self.matrix.threads, self.matrix.arithmetic
         return part.run_pass(left, R, level, A=R.conj(), B=left.conj(), grams=True).column_grams
-
-    def refit(
-        self,
-        which: Any,  # (k,) int
-    ) -> None:
-        """Fit some columns anew."""
-        mask = None if self.matrix.mask is None else self.matrix.mask[:, which].T
-        part = DenseMatrix(self.matrix.array[:, which].T, mask)
-        part.arithmetic = self.matrix.arithmetic
-        self.coefficients[which] = robust_coefficients(part, self.known, self.peak.sigma)
-
-    def _pass(self, level: Levels, *, energy: bool = False) -> Pass:
-        none = np.zeros((self.matrix.shape[1], 0))
-        return self.matrix.run_pass(self.known, self.coefficients, level, A=none, B=self.known.conj(), energy=energy)
 
     def _add(self, result: Pass) -> None:
         counted = np.maximum(result.kept_by_column, np.maximum(_LEAST_KEPT * self.observed, 1.0))
@@ -305,11 +289,8 @@ class _Regression:
         self.moves, self.sizes = self._typical_entries(self.added), self._typical_entries(self.coefficients)
 
 
-def _times(
-    tall: Any,  # (n, r)
-    small: Any,  # (r, r)
-) -> Any:
-    """Return their product, in pieces for which OpenBLAS wakes no threads: they linger, and slow down the next pass."""
+def _times(tall: Any, small: Any) -> Any:
+    """Return their product, in pieces for which OpenBLAS starts no threads, which would slow down the next pass."""
     rows = max(1, _ALONE // small.size)
     if len(tall) <= rows:
         return tall @ small

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import gram
+from lrpca.core.passes import Pass
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
-from lrpca.solvers.outlier_share import settle_share
-from lrpca.solvers.residuals import first_factors, full_step, relative, residual_of
-from lrpca.solvers.run import Run
+from lrpca.solvers.residuals import Descent, descend, residual_of
+from lrpca.solvers.run import Factors, Run
 
 OPTIONS = {
     "alpha": number(least=0, below=1),
@@ -44,7 +44,7 @@ def solve(
     balance: float = 0.0625,
     sample: float | None = None,
     incoherence: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run gradient descent.
 
     Parameters
@@ -69,54 +69,32 @@ def solve(
         Shorten rows of the factors to √(4 μ r σ_1 / n) with this μ, after every step; not done if not given.
     """
     residual = residual_of(run, sample)
-    result, reason = None, "max_iter"
-    try:
-        alpha, share = settle_share(run, alpha, gamma, residual.observed)
-        L, R = first_factors(run, residual, (alpha, share), init)
-        for _ in run.iterations():
-            result = residual.sparsified(L, R, share)
-            size, kept = relative(residual, result)
-            # σ_1 of the present X: the start, with its largest entries removed, has less.
-            largest = _leading_value(L) * _leading_value(R) or 1.0
-            eta = step or full_step(kept)
-            tilt_L, tilt_R = balancing(L, R)
-            dL = result.CA / residual.observed - balance * tilt_L
-            dR = result.CtB / residual.observed - balance * tilt_R
-            if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
-                reason = "runaway"
-                break
-            L, R = L + eta / largest * dL, R + eta / largest * dR
-            if incoherence is not None:
-                limit = 4 * incoherence * run.rank * largest
-                L, R = _shortened(L, limit), _shortened(R, limit)
-            verdict = run.record(L, R, step=eta, residual=size, kept=kept)
-            if verdict is not None:
-                reason = verdict
-                break
-    finally:
-        residual.close()
-    return run.end(L, R, reason, result.kept if result and (sample or 1.0) == 1.0 else None)
+
+    def update(L: Any, R: Any, result: Pass, eta: float) -> Factors:
+        # σ_1 of the present X: the start, with its largest entries removed, has less.
+        largest = _leading_value(L) * _leading_value(R) or 1.0
+        tilt_L, tilt_R = balancing(L, R)
+        L = L + eta / largest * (result.CA / residual.observed - balance * tilt_L)
+        R = R + eta / largest * (result.CtB / residual.observed - balance * tilt_R)
+        if incoherence is None:
+            return L, R
+        limit = 4 * incoherence * run.rank * largest
+        return _shortened(L, limit), _shortened(R, limit)
+
+    return descend(run, residual, Descent(alpha, gamma, init, step, sample), update)
 
 
-def balancing(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> tuple[Any, Any]:
+def balancing(L: Any, R: Any) -> Factors:
     """Return L (Lᵀ L - Rᵀ R) and R (Rᵀ R - Lᵀ L), the gradient of ‖L^H L - Rᵀ R̄‖² / 4 in either factor."""
     tilt = gram(L).conj() - gram(R)
     return L @ tilt, -R @ tilt.conj()
 
 
-def _leading_value(
-    M: Any,  # (n, r)
-) -> float:
+def _leading_value(M: Any) -> float:
     return float(np.sqrt(max(0.0, np.linalg.eigvalsh(gram(M))[-1])))
 
 
-def _shortened(
-    M: Any,  # (n, r)
-    limit: float,
-) -> Any:
+def _shortened(M: Any, limit: float) -> Any:
     """Return the factor with rows of at most the length √(limit / n)."""
     length = np.linalg.norm(M, axis=1, keepdims=True)
     most = np.sqrt(limit / len(M))

@@ -3,8 +3,8 @@
     min ‖Y - X - S‖²,  rank X <= r,  card S <= k:   X = SVD_r(Y - S),   S = the k largest entries of Y - X.
 
 S is never formed: with ζ the k-th largest residual, Y - S is ``X + C``, C being the residual where it is at most ζ. The
-paper's bilateral random projections with power steps are a randomised SVD; ours goes on from the last singular vectors,
-so that one step does. An iteration is one read of Y for ζ, exactly, and two per step.
+paper's bilateral random projections with power steps are a randomised SVD; ours starts from the last singular vectors,
+so that one step is enough. An iteration is one read of Y for the exact ζ, and two per step.
 
 References
 ----------
@@ -18,27 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
+from lrpca.kernels.scale import outlier_threshold, rounding_level
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import HardThresholded
 from lrpca.solvers.options import flag, integer, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import estimate_outlier_fraction
-from lrpca.solvers.partial_svd import OVERSAMPLING, leading_svd, random_basis, widened
+from lrpca.solvers.partial_svd import OVERSAMPLING, random_basis, widened
 from lrpca.solvers.run import Run
 
 # Entries this many times larger than the median of |Y| would decide the first X.
 _GROSS = 12.0
 # Steps of the SVD that starts from nothing.
 _COLD_STEPS = 3
-# The k-th largest residual is looked for so many standard deviations around the sample's quantile.
+# The k-th largest residual is searched within so many standard deviations of the sample's quantile.
 _DEVIATIONS = 5.0
-# X that is fitted to a few observed entries can grow without bounds; ‖Y - X - S‖ / ‖Y‖ tells.
+# X fitted to few observed entries can grow without bounds, and ‖Y - X - S‖ / ‖Y‖ beyond this.
 _RUNAWAY, _SETTLING = 100.0, 5
 # Residuals that are held at a time.
 _BLOCK = 1 << 18
-# An estimated share is off by a few per cent. Rather too few outliers at first (too many take whole rows along, which
-# are then lost); their number is counted anew every so many iterations, within these bounds.
+# An estimated share is off by a few per cent. The first number of outliers is rather too small (one too large rejects
+# whole rows); they are counted again every so many iterations, within these bounds.
 _LEAST, _SURPLUS = 0.97, 4.0
 _RECOUNT = 15
 _RAMP = 0.7
@@ -55,13 +55,8 @@ OPTIONS = {
 
 
 def solve(
-    run: Run,
-    *,
-    alpha: float | None = None,
-    ramp: float | None = None,
-    power_steps: int = 1,
-    warm: bool = True,
-) -> Outcome:
+    run: Run, *, alpha: float | None = None, ramp: float | None = None, power_steps: int = 1, warm: bool = True
+) -> Solution:
     """Run the go decomposition.
 
     Parameters
@@ -70,10 +65,10 @@ def solve(
     alpha : float, optional
         Share of the observed entries that are outliers, k over their number. One per cent too few leave an error of
         2e-5 at a share of 0.1; too many, and rows that were taken for outliers come back slowly. If not given, it is
-        estimated from a block of Y, and counted anew as X gets better.
+        estimated from a block of Y, and corrected as X improves.
     ramp : float, optional
         The j-th S has ``k (1 - ramp^j)`` entries: while X is poor, the k largest residuals are whole rows of it, which
-        are then left behind (the error at 30% outliers ten times the signal stays at 5e-3 with 0, the paper's). 0.7 if
+        never recover (the error at 30% outliers ten times the signal stays at 5e-3 with 0, the paper's). 0.7 if
         not given, and not used with a start.
     power_steps : int
         Steps of the randomised SVD in every iteration, two reads of Y each.
@@ -97,13 +92,15 @@ def solve(
     last, reason = None, "max_iter"
     for k in run.iterations():
         cold = k == 1 and run.start is None
-        threshold = _gross(run) if cold else _threshold(run, L, R, cardinality.at(k, L, R), observed)
+        if cold:
+            # The paper takes all entries into the first SVD.
+            threshold = _GROSS * run.sample.typical or math.inf
+        else:
+            threshold = _threshold(run, L, R, cardinality.at(k, L, R), observed)
         clean = HardThresholded(matrix, L, R, threshold, facts.observed)
-        svd = leading_svd(clean.times, clean.adjoint_times, basis, steps=_COLD_STEPS if cold else power_steps)
+        svd, last = clean.svd(basis, steps=_COLD_STEPS if cold else power_steps)
         basis = svd.V if warm else random_basis(n2, width, run.rng)
         L, R = svd.cut(run.rank).factors()
-        last = clean.last
-        assert last is not None
         residual, kept = facts.relative(last)
         stop = "runaway" if k > _SETTLING and residual > _RUNAWAY else None
         stop = run.record(L, R, threshold=threshold, residual=residual, kept=kept) or stop
@@ -112,11 +109,6 @@ def solve(
             break
     cardinality.settle()
     return run.end(L, R, reason, last.kept if last else None)
-
-
-def _gross(run: Run) -> float:
-    """Return the modulus beyond which entries of Y are left out of the first SVD, where the paper takes them all."""
-    return _GROSS * run.sample.typical or math.inf
 
 
 class _Cardinality:
@@ -137,26 +129,18 @@ class _Cardinality:
         if not self._given and (k % _RECOUNT == 0 or (k == 1 and self._run.start is not None)):
             run = self._run
             rounding = _rounding(run)
-            is_complex = run.matrix.stored.kind == "c"
-            sigma = residual_core(run.sample.residuals(L, R), rounding, is_complex=is_complex).sigma
-            level = _CLEARLY * outlier_threshold(sigma, run.matrix.stored, rounding)
+            level = _CLEARLY * outlier_threshold(run.sample.core(L, R, rounding).sigma, run.matrix.stored, rounding)
             above, _ = _residuals(run.matrix, L, R, level, level)
             self._count = max(self._count, min(above, self._most))
         return round(self._count * (1 - self._ramp ** (k - 1))) if self._ramp else self._count
 
     def settle(self) -> None:
-        """Write down the share that was used last."""
+        """Store the share that was used last."""
         if not self._given:
             self._run.settle(estimated=True, alpha=self._count / self._observed)
 
 
-def _threshold(
-    run: Run,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    count: int,
-    observed: int,
-) -> float:
+def _threshold(run: Run, L: Any, R: Any, count: int, observed: int) -> float:
     """Return ζ such that `count` of the `observed` residuals are larger.
 
     One read, and a partition of the residuals that may be it by what the sample says.
@@ -169,7 +153,7 @@ def _threshold(
     low, high = (sizes[min(max(round(len(sizes) * (1 - share) + d), 0), len(sizes) - 1)] for d in (-spare, spare))
     above, between = _residuals(run.matrix, L, R, low, high)
     if not above <= count < above + len(between):
-        # The sample was off: look at all of them.
+        # The sample was wrong: take all of them.
         above, between = _residuals(run.matrix, L, R, -1.0, math.inf)
     place = len(between) - 1 - (count - above)
     # Two ways to compute a residual differ by rounding.
@@ -182,13 +166,7 @@ def _rounding(run: Run) -> float:
     return rounding_level(run.matrix.result, float(np.median(sizes) or sizes.max(initial=0.0)))
 
 
-def _residuals(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    low: float,
-    high: float,
-) -> tuple[int, Any]:
+def _residuals(matrix: DenseMatrix, L: Any, R: Any, low: float, high: float) -> tuple[int, Any]:
     """Return how many |Y - L Rᵀ| are above `high`, and those from `low` to `high`: one read of Y."""
     matrix.reads += 1
     L, Rt = L.astype(matrix.arithmetic), np.ascontiguousarray(R.T, matrix.arithmetic)

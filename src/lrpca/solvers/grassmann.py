@@ -6,8 +6,8 @@ x_n being the rows of Y without the directions found so far. The plain average w
 (each coordinate without its `trim` per cent smallest and largest) outlying entries as well. For complex data the sign
 is a phase, and real and imaginary parts are trimmed each by itself.
 
-It is no exact method: the average of clean rows lies in their subspace only as the number of rows grows, and a trimmed
-one less so. Nothing is said of S, which is what the low-rank part leaves.
+The method is not exact: the average of clean rows lies in their subspace only in the limit of many rows, and a trimmed
+one less so. S is what the low-rank part leaves.
 
 References
 ----------
@@ -27,8 +27,8 @@ from lrpca.core.influence import everything
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, flag, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
 
@@ -45,7 +45,7 @@ OPTIONS = {
 }
 
 
-def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: str = "robust") -> Outcome:
+def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: str = "robust") -> Solution:
     """Find directions by Grassmann averages, and the coefficients of the rows on them.
 
     With 10% outliers as large as the signal, n = 1000 and rank 5, the relative error of the low-rank part is 2.2e-2
@@ -59,7 +59,7 @@ def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: s
     trim : float
         Per cent of the values that are left out at either end, from 0 (the plain average) to 50 (the median).
     center : bool
-        Look for directions about the median row, as opposed to zero. It is then one of the `rank` components.
+        Find directions about the median row instead of zero. The median row is then one of the `rank` components.
     coefficients : {"projection", "robust"}
         Project the rows on the subspace (the paper), or regress them robustly, so that outlying entries of a row do not
         spoil its coefficients.
@@ -73,7 +73,7 @@ def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: s
                 reason = ended
                 break
             reason = "max_iter" if "max_iter" in (ended, reason) else "tol"
-        R = rows.basis()
+        R = orthonormal(rows.directions)
         if coefficients == "robust" and R.any():
             run.matrix.reads += 1
             L = robust_coefficients(run.matrix, R, 0.0)
@@ -106,7 +106,7 @@ class _Rows:
     """The rows of Y without the directions found so far, which are taken off on the fly."""
 
     def __init__(self, run: Run, trim: float, center: bool) -> None:
-        facts = run.survey  # refuses missing and infinite entries
+        facts = run.survey  # raises if entries are missing or infinite
         self._matrix: DenseMatrix = run.matrix
         n1, n2 = run.matrix.shape
         self._wide = np.promote_types(run.matrix.arithmetic, np.float64)
@@ -116,7 +116,7 @@ class _Rows:
         # At least one value is left, or two: the median of an even number.
         self._cut = min(math.floor(trim / 100 * n1), (n1 - 1) // 2)
         # (n2, c) directions, the centre first, and (n1, c) coefficients of the rows on them.
-        self._R = np.zeros((n2, 0), self._wide)
+        self.directions = np.zeros((n2, 0), self._wide)
         self._L = np.zeros((n1, 0), self._wide)
         self._fixed = 0
         if center:
@@ -129,43 +129,29 @@ class _Rows:
     @property
     def found(self) -> int:
         """How many components there are."""
-        return int(self._R.shape[1])
+        return int(self.directions.shape[1])
 
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
 
-    def add(
-        self,
-        along: Any,  # (n1,)
-        q: Any,  # (n2,)
-    ) -> None:
+    def add(self, along: Any, q: Any) -> None:
         """Take off one more component."""
-        self._L, self._R = np.column_stack([self._L, along]), np.column_stack([self._R, q])
+        self._L, self.directions = np.column_stack([self._L, along]), np.column_stack([self.directions, q])
 
     def factors(self, along: Any, q: Any, rank: int) -> tuple[Any, Any]:
         """Return factors of what was found and one more component, with zeros up to the rank asked for."""
         rest = ((0, 0), (0, rank - self.found - 1))
-        return np.pad(np.column_stack([self._L, along]), rest), np.pad(np.column_stack([self._R, q]), rest)
+        return np.pad(np.column_stack([self._L, along]), rest), np.pad(np.column_stack([self.directions, q]), rest)
 
-    def basis(self) -> Any:
-        """Return an orthonormal basis of what was found, (n2, c)."""
-        return orthonormal(self._R)
-
-    def project(
-        self,
-        R: Any,  # (n2, c) orthonormal
-    ) -> Any:
+    def project(self, R: Any) -> Any:
         """Return the coefficients of the rows of Y on R, (n1, c)."""
         return self._pass(A=R.conj()).CA
 
-    def times(
-        self,
-        q: Any,  # (n2,)
-    ) -> Any:
+    def times(self, q: Any) -> Any:
         """Return the coefficients x_n^T q̄ of the rows on a direction, (n1,)."""
         q = q.conj()
-        return self._pass(A=q[:, None]).CA[:, 0] - self._L @ (self._R.T @ q)
+        return self._pass(A=q[:, None]).CA[:, 0] - self._L @ (self.directions.T @ q)
 
     def first_direction(self, rng: np.random.Generator) -> Any:
         """Return a random direction after a few power steps, (n2,)."""
@@ -174,25 +160,15 @@ class _Rows:
             q = self._normalised(self._sum(self.times(q).conj()))
         return q
 
-    def average(
-        self,
-        signs: Any,  # (n1,)
-    ) -> Any:
+    def average(self, signs: Any) -> Any:
         """Return the trimmed mean of the rows with these signs, orthogonal to what was found, of length one."""
         mean = self._trimmed(signs, self._cut) if self._cut else self._sum(signs) / len(signs)
         return self._normalised(mean, self._least)
 
-    def _sum(
-        self,
-        weights: Any,  # (n1,)
-    ) -> Any:
-        return self._pass(B=weights[:, None]).CtB[:, 0] - self._R @ (self._L.T @ weights)
+    def _sum(self, weights: Any) -> Any:
+        return self._pass(B=weights[:, None]).CtB[:, 0] - self.directions @ (self._L.T @ weights)
 
-    def _trimmed(
-        self,
-        signs: Any,  # (n1,)
-        cut: int,
-    ) -> Any:
+    def _trimmed(self, signs: Any, cut: int) -> Any:
         """Return the mean of each coordinate without its `cut` smallest and largest values: one read of Y."""
         self._matrix.reads += 1
         n1, n2 = self._matrix.shape
@@ -201,7 +177,7 @@ class _Rows:
 
         def work(piece: slice) -> Any:
             values = np.array(self._matrix.take_columns(piece).array, self._wide, order="C")
-            values -= self._R[piece] @ self._L.T
+            values -= self.directions[piece] @ self._L.T
             values *= signs
             if np.iscomplexobj(values):
                 return _trimmed_means(values.real.copy(), cut) + 1j * _trimmed_means(values.imag.copy(), cut)
@@ -209,13 +185,9 @@ class _Rows:
 
         return np.concatenate(self._threads.map(work, pieces, work=10.0 * n1 * n2))
 
-    def _normalised(
-        self,
-        q: Any,  # (n2,)
-        least: float = 0.0,
-    ) -> Any:
+    def _normalised(self, q: Any, least: float = 0.0) -> Any:
         """Return q of length one and orthogonal to earlier directions, or zero where no more than `least` is left."""
-        Q = self._R[:, self._fixed :]
+        Q = self.directions[:, self._fixed :]
         for _ in range(2):
             q = q - Q @ (Q.conj().T @ q)
         left = float(np.linalg.norm(q))
@@ -228,10 +200,7 @@ class _Rows:
         return self._matrix.run_pass(none_1, none_2, everything(), A=A, B=B)
 
 
-def _trimmed_means(
-    values: Any,  # (m, n) float64
-    cut: int,
-) -> Any:
+def _trimmed_means(values: Any, cut: int) -> Any:
     """Return the mean of each row without its `cut` smallest and largest values, (m,)."""
     from lrpca.kernels.trimmed import trimmed_means
 
@@ -240,9 +209,7 @@ def _trimmed_means(
     return means
 
 
-def _phase(
-    values: Any,  # (n,)
-) -> Any:
+def _phase(values: Any) -> Any:
     """Return the signs, or phases, of some numbers; 1 for zero."""
     size = np.abs(values)
     return np.where(size > 0, values / np.where(size > 0, size, 1.0), 1.0)

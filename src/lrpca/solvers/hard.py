@@ -17,63 +17,43 @@ from lrpca.kernels.scale import residual_core
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.solvers.initialise import checked_survey
+from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis
 from lrpca.solvers.run import Run
 
-# Sampled entries that the spread of clean residuals is read off. Of Gaussian ones, the largest is beyond three σ.
-_MOST_SAMPLED, _HEAP = 8192, 3.0
+# Sampled entries that the spread of clean residuals is estimated from. The largest Gaussian one is beyond three σ.
+_MOST_SAMPLED, _ONE_PEAK = 8192, 3.0
 
 
 class HardThresholded:
-    """X + C / p of ``X = L Rᵀ`` and ``C = (Y - X) where |Y - X| <= ζ``, p being the share `observed`.
+    """X + C / p of ``X = L Rᵀ`` and ``C = (Y - X) where |Y - X| <= ζ``, p being the share `observed`."""
 
-    Attributes
-    ----------
-    last : Pass or None
-        The last pass: counts of kept entries and ‖C‖ = ‖Y - X - S‖.
-    """
-
-    def __init__(
-        self,
-        matrix: DenseMatrix,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        threshold: float,
-        observed: float = 1.0,
-    ) -> None:
-        self._matrix, self._L, self._R, self._observed = matrix, L, R, observed
+    def __init__(self, data: DenseMatrix | ListedResidual, L: Any, R: Any, threshold: float, observed: float) -> None:
+        self._data, self._L, self._R, self._observed = data, L, R, observed
         self._level = levels("hard", threshold)
-        self.last: Pass | None = None
 
-    def times(
-        self,
-        A: Any,  # (n2, k)
-    ) -> Any:
-        """Return (X + C / p) A, (n1, k)."""
-        none = np.zeros((self._matrix.shape[0], 0))
-        self.last = self._matrix.run_pass(self._L, self._R, self._level, A=A, B=none)
-        return self._L @ (self._R.T @ A) + self.last.CA / self._observed
+    def svd(self, basis: Any, *, steps: int = 1, rtol: float = 0.0) -> tuple[PartialSVD, Pass]:
+        """Return leading singular triplets as `leading_svd` does, and the last pass: kept entries and ‖Y - X - S‖."""
+        svd = leading_svd(self._times, self._adjoint_times, basis, steps=steps, rtol=rtol)
+        return svd, self._last
 
-    def adjoint_times(
-        self,
-        B: Any,  # (n1, k)
-    ) -> Any:
-        """Return (X + C / p)^H B, (n2, k)."""
-        none = np.zeros((self._matrix.shape[1], 0))
-        self.last = self._matrix.run_pass(self._L, self._R, self._level, A=none, B=B.conj())
-        return (self._R @ (self._L.T @ B.conj()) + self.last.CtB / self._observed).conj()
+    def _times(self, A: Any) -> Any:
+        none = np.zeros((self._data.shape[0], 0))
+        self._last = self._data.run_pass(self._L, self._R, self._level, A=A, B=none)
+        return self._L @ (self._R.T @ A) + self._last.CA / self._observed
+
+    def _adjoint_times(self, B: Any) -> Any:
+        none = np.zeros((self._data.shape[1], 0))
+        self._last = self._data.run_pass(self._L, self._R, self._level, A=none, B=B.conj())
+        return (self._R @ (self._L.T @ B.conj()) + self._last.CtB / self._observed).conj()
 
 
-def clean_spread(
-    sample: Sample,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> float:
-    """Return the standard deviation of clean residuals, or 0 where they do not stand out of the others."""
+def clean_spread(sample: Sample, L: Any, R: Any) -> float:
+    """Return the standard deviation of clean residuals, or 0 where outliers cannot be told from them."""
     few = sample.only(slice(0, _MOST_SAMPLED)).residuals(L, R)
     sigma = residual_core(few, is_complex=np.iscomplexobj(sample.values)).sigma
-    # All entries as one broad heap: nothing is known of the clean ones.
-    return sigma if few.max() > _HEAP * sigma else 0.0
+    # All residuals form one broad peak.
+    return sigma if few.max() > _ONE_PEAK * sigma else 0.0
 
 
 def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
@@ -90,9 +70,10 @@ def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
         run.take_survey(checked_survey(matrix, result))
         return result.CA
 
-    whole = HardThresholded(matrix, none_1, none_2, np.inf)
+    def first_adjoint_product(B: Any) -> Any:
+        return matrix.run_pass(none_1, none_2, everything(), A=none_2, B=B.conj()).CtB.conj()
+
     basis = random_basis(n2, min(rank + OVERSAMPLING, n1), run.rng)
-    rough = leading_svd(first_product, whole.adjoint_times, basis)
+    rough = leading_svd(first_product, first_adjoint_product, basis)
     threshold = ratio * float(rough.values[0])
-    clipped = HardThresholded(matrix, none_1, none_2, threshold, run.survey.observed)
-    return leading_svd(clipped.times, clipped.adjoint_times, rough.V), threshold
+    return HardThresholded(matrix, none_1, none_2, threshold, run.survey.observed).svd(rough.V)[0], threshold

@@ -1,4 +1,4 @@
-"""IRCUR: iterated robust CUR decompositions [1]_, which look at a few rows and columns of Y only.
+"""IRCUR: iterated robust CUR decompositions [1]_, which read a few rows and columns of Y only.
 
     S = hard(Y - X, ζ) on sampled rows I and columns J,   C = (Y - S)[:, J],   R = (Y - S)[I, :],
     X = C (C[I, :])_r⁺ R,   ζ ← γ ζ.
@@ -8,9 +8,9 @@ formed. On entries that the threshold keeps, Y - S is Y; on the others, and wher
 one fused pass over the sampled rows and one over the sampled columns.
 
 Beyond the paper: rows and columns are drawn without replacement; the threshold starts at the scale of the data and is
-held above the noise; a component counts once it stands out of what residuals below the threshold could make (a rank
-too large would otherwise fit outliers of the core); and rows and columns that lost most of their entries, which the
-iteration leaves behind for ever, are fitted anew by robust regression on their sampled entries before it ends.
+held above the noise; a component counts once it exceeds what residuals below the threshold could make (a rank too
+large would otherwise fit outliers of the core); and low-inlier rows and columns, which the iteration would never
+recover, are refitted by robust regression on their sampled entries before it ends.
 
 Nothing is known of Y elsewhere: a component that lives in a few rows or columns is missed unless they are drawn, and
 only the sampled entries are checked for infinities.
@@ -25,18 +25,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lrpca.core.factors import orthonormal, product_norm
-from lrpca.core.influence import Levels, everything, levels
+from lrpca.core.influence import everything, levels
+from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
+from lrpca.solvers.base import Solution
 from lrpca.solvers.cross import Band
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
-from lrpca.solvers.rows import robust_coefficients
 from lrpca.solvers.run import Run
 
 # The first threshold, in units of the median of |Y|.
@@ -48,12 +48,12 @@ _COLD_STEPS, _WARM_STEPS = 12, 1
 # Singular values of the core this much smaller than the largest are rounding.
 _ABSENT = 1e-14
 # Singular values of the core below this part of ζ √m may come from outliers below the threshold (or from noise).
-_STANDS_OUT = 0.7
-# Rows that keep less than this part of what others keep are fitted anew before the end, so many times.
-_LOST, _REFITS = 0.5, 2
+_NOISE_PART = 0.7
+# Rows that keep less than this part of the median are refitted before the end, so many times.
+_LOW_INLIERS, _REFITS = 0.5, 2
 # The low quantile of the core's residuals that stands for their spread, and that of |N(0, 1)| in its place.
 _LOW, _LOW_NORMAL = 0.2, 0.2533
-# Residuals of the core that the spread is read off.
+# Residuals of the core that the spread is estimated from.
 _MOST_RESIDUALS = 4096
 
 OPTIONS = {
@@ -73,7 +73,7 @@ def solve(
     gamma: float = 0.6,
     threshold: float | None = None,
     floor: float = 3.0,
-) -> Outcome:
+) -> Solution:
     """Run iterated robust CUR.
 
     Parameters
@@ -81,7 +81,7 @@ def solve(
     run : Run
     sampling : {"fixed", "resample"}
         Keep the rows and columns drawn first (IRCUR-F), or draw new ones in every iteration (IRCUR-R): as many
-        iterations, each of them two or three times slower, and no rest in noise.
+        iterations, each two or three times slower; with noise they do not come to rest.
     oversampling : float
         ``oversampling * rank * log(n)`` rows and columns are drawn, at least 60.
     gamma : float
@@ -89,8 +89,8 @@ def solve(
     threshold : float, optional
         The first threshold ζ; 12 times the median of |Y| if not given (the paper's max|Y| is decided by outliers).
     floor : float
-        The threshold is held above so many times the spread of the clean residuals, which is all it can do in noise;
-        0 lets it fall for ever, as in the paper.
+        The threshold is held above so many times the spread of the clean residuals; 0 lets it fall without limit, as in
+        the paper.
     """
     if threshold is None:
         size = np.abs(run.sample.values)
@@ -104,9 +104,11 @@ def solve(
     try:
         for _ in run.iterations():
             if cross is None or sampling == "resample":
-                cross = _Cross.drawn(run, oversampling, cross)
+                if cross is not None:
+                    cross.close()
+                cross = _Cross.drawn(run, oversampling)
                 shares += cross.share
-                basis = orthonormal(R[cross.columns].conj())
+                basis = orthonormal(R[cross.columns.indices].conj())
             kept, spread = cross.thresholded(L, R, threshold)
             core = _core_svd(kept, run.rank, basis, run.rng)
             basis = core.V
@@ -129,14 +131,13 @@ def solve(
         if cross is not None:
             cross.close()
     run.matrix.reads += shares
-    outcome = run.end(L, R, reason)
-    # Rows and columns of which no sampled entry is observed rest on nothing.
-    return outcome if cross is None else replace(outcome, kept=(cross.observed_by_row, cross.observed_by_column))
+    solution = run.end(L, R, reason)
+    # Rows and columns without an observed sampled entry are supported by nothing.
+    return solution if cross is None else replace(solution, kept=(cross.observed_by_row, cross.observed_by_column))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What an iteration leads to."""
+class _Step(NamedTuple):
+    """The result of an iteration."""
 
     L: Any  # (n1, r)
     R: Any  # (n2, r)
@@ -150,59 +151,50 @@ class _Step:
 class _Cross:
     """The sampled rows and columns of Y, and the core they have in common."""
 
-    rows: Any  # (m1,) int
-    columns: Any  # (m2,) int
-    at_rows: DenseMatrix  # (m1, n2)
-    at_columns: DenseMatrix  # (m2, n1)
+    rows: Band  # (m1, n2)
+    columns: Band  # (m2, n1)
     core: Any  # (m1, m2), NaN where missing
     norm: float  # ‖Y[I, :]‖ + ‖Y[:, J]‖ over observed entries
     observed_by_row: Any  # (n1,) int, of the sampled columns
     observed_by_column: Any  # (n2,) int, of the sampled rows
-    share: float  # of Y that is read
 
     @classmethod
-    def drawn(cls, run: Run, oversampling: float, before: _Cross | None) -> _Cross:
+    def drawn(cls, run: Run, oversampling: float) -> _Cross:
         """Draw rows and columns and read them."""
-        if before is not None:
-            before.close()
         matrix = run.matrix
         rows, columns = (
             np.sort(run.rng.permutation(n)[: _sample_size(n, run.rank, oversampling)]) for n in matrix.shape
         )
-        at_rows, at_columns = matrix.take_rows(rows), matrix.take_columns(columns)
-        at_rows.arithmetic = at_columns.arithmetic = matrix.arithmetic
-        norm, observed = 0.0, []
-        for band in (Band(at_columns, columns, False, matrix.unit), Band(at_rows, rows, True, matrix.unit)):
-            first = _pass(band.matrix, None, None, everything(), None, energy=True)
-            if not np.isfinite(first.norm_D) and band.matrix.compute_exactly():
-                # The square of an outlier may be too large for single precision only.
-                first = _pass(band.matrix, None, None, everything(), None, energy=True)
-            if not np.isfinite(first.norm_D):
-                band.refuse_largest()
-            norm += first.norm_D
-            observed.append(first.kept_by_column)
-        wide = np.promote_types(matrix.arithmetic, np.float64)
-        core = np.asarray(at_rows.array[:, columns], wide)
-        if at_rows.mask is not None:
-            core = np.where(at_rows.mask[:, columns], core, np.nan)
-        n1, n2 = matrix.shape
-        share = (len(rows) * n2 + len(columns) * (n1 - len(rows))) / (n1 * n2)
-        return cls(rows, columns, at_rows, at_columns, core, norm, observed[0], observed[1], share)
+        at_rows = Band(matrix.take_rows(rows), rows, True, matrix.unit)
+        at_columns = Band(matrix.take_columns(columns), columns, False, matrix.unit)
+        at_rows.matrix.arithmetic = at_columns.matrix.arithmetic = matrix.arithmetic
+        by_column, by_row = at_columns.first_pass(everything(), None), at_rows.first_pass(everything(), None)
+        part = at_rows.part(columns)
+        core = np.asarray(part.array, np.promote_types(matrix.arithmetic, np.float64))
+        if part.mask is not None:
+            core = np.where(part.mask, core, np.nan)
+        norm = (by_column.norm_D or 0.0) + (by_row.norm_D or 0.0)
+        return cls(at_rows, at_columns, core, norm, by_column.kept_by_column, by_row.kept_by_column)
 
     def close(self) -> None:
         """End the threads of the passes."""
-        self.at_rows.close()
-        self.at_columns.close()
+        self.rows.matrix.close()
+        self.columns.matrix.close()
+
+    @property
+    def share(self) -> float:
+        """The share of Y that is read."""
+        (m1, n2), (m2, n1) = self.rows.matrix.shape, self.columns.matrix.shape
+        return (m1 * n2 + m2 * (n1 - m1)) / (n1 * n2)
 
     def norm_of(self, L: Any, R: Any) -> float:
         """Return ‖X[I, :]‖ + ‖X[:, J]‖."""
-        return product_norm(L[self.rows], R) + product_norm(L, R[self.columns])
+        return product_norm(L[self.rows.indices], R) + product_norm(L, R[self.columns.indices])
 
     def thresholded(self, L: Any, R: Any, threshold: float) -> tuple[Any, float]:
         """Return Y - S on the core, and the spread of its clean residuals."""
-        X = L[self.rows] @ R[self.columns].T
-        D = self.core - X
-        size = np.abs(D)
+        X = L[self.rows.indices] @ R[self.columns.indices].T
+        size = np.abs(self.core - X)
         # Every so many entries, across rows and columns alike.
         few = size.ravel()[:: max(1, size.size // _MOST_RESIDUALS) | 1]
         few = few[few == few]
@@ -212,18 +204,17 @@ class _Cross:
             return np.where(size <= threshold, self.core, X), spread
 
     def update(self, L: Any, R: Any, core: PartialSVD, threshold: float) -> _Step:
-        """Return X = C (U Σ V^H)⁺ R by its factors, and what was kept on the way."""
-        level = levels("hard", threshold)
+        """Return X = C (U Σ V^H)⁺ R by its factors, and the counts of kept entries."""
         U, values, V = core
-        by_rows = _pass(self.at_rows, L[self.rows], R, level, U.conj())
-        by_columns = _pass(self.at_columns, R[self.columns], L, level, V)
+        L_I, R_J = L[self.rows.indices], R[self.columns.indices]
+        by_rows = _pass(self.rows.matrix, L_I, R, threshold, U.conj())
+        by_columns = _pass(self.columns.matrix, R_J, L, threshold, V)
         # U^H (Y - S)[I, :] and (Y - S)[:, J] V, with Y - S = X + C.
-        right = R @ (L[self.rows].T @ U.conj()) + by_rows.CtB
-        left = L @ (R[self.columns].T @ V) + by_columns.CtB
+        right, left = R @ (L_I.T @ U.conj()) + by_rows.CtB, L @ (R_J.T @ V) + by_columns.CtB
         least = _ABSENT * float(values[0])
         if len(values) < min(self.core.shape):
-            # The strongest component counts anyway.
-            least = max(least, min(_STANDS_OUT * threshold * math.sqrt(max(self.core.shape)), 0.5 * float(values[0])))
+            # The strongest component always counts.
+            least = max(least, min(_NOISE_PART * threshold * math.sqrt(max(self.core.shape)), 0.5 * float(values[0])))
         there = values > least
         root = np.where(there, 1 / np.sqrt(np.where(there, values, 1.0)), 0.0)
         residual = (by_rows.norm_C + by_columns.norm_C) / self.norm if self.norm else 0.0
@@ -233,19 +224,18 @@ class _Cross:
         return _Step(left * root, right * root, residual, share, row_kept, column_kept)
 
     def refit(self, step: _Step, spread: float) -> bool:
-        """Refit, in place, the rows of L and R that lost most of their entries; tell whether there were any."""
-        lost = False
-        for factor, part, other, kept, observed in (
-            (step.L, self.at_columns, step.R[self.columns], step.kept_by_row, self.observed_by_row),
-            (step.R, self.at_rows, step.L[self.rows], step.kept_by_column, self.observed_by_column),
+        """Refit, in place, the low-inlier rows of L and R; tell whether there were any."""
+        found = False
+        for factor, band, other, kept, observed in (
+            (step.L, self.columns, step.R[self.columns.indices], step.kept_by_row, self.observed_by_row),
+            (step.R, self.rows, step.L[self.rows.indices], step.kept_by_column, self.observed_by_column),
         ):
             share = kept / np.maximum(observed, 1)
-            which = np.flatnonzero((share < _LOST * np.median(share)) & (observed > 0))
+            which = np.flatnonzero((share < _LOW_INLIERS * np.median(share)) & (observed > 0))
             if len(which):
-                mask = None if part.mask is None else part.mask[:, which].T
-                factor[which] = robust_coefficients(DenseMatrix(part.array[:, which].T, mask), other, spread)
-                lost = True
-        return lost
+                factor[which] = band.refit(which, other, spread)
+                found = True
+        return found
 
 
 def _sample_size(n: int, rank: int, oversampling: float) -> int:
@@ -253,12 +243,7 @@ def _sample_size(n: int, rank: int, oversampling: float) -> int:
     return min(n, max(_LEAST_SAMPLE, rank, math.ceil(min(n, oversampling * rank * math.log(n)))))
 
 
-def _core_svd(
-    core: Any,  # (m1, m2)
-    rank: int,
-    basis: Any,  # (m2, k) orthonormal, close to the right singular vectors; zeros at first
-    rng: np.random.Generator,
-) -> PartialSVD:
+def _core_svd(core: Any, rank: int, basis: Any, rng: np.random.Generator) -> PartialSVD:
     """Return the leading singular triplets of the core, some more than `rank`."""
     width = min(rank + OVERSAMPLING, *core.shape)
     adjoint = core.conj().T
@@ -269,9 +254,6 @@ def _core_svd(
     return leading_svd(lambda A: core @ A, lambda B: adjoint @ B, basis, steps=steps)
 
 
-def _pass(part: DenseMatrix, L: Any, R: Any, level: Levels, B: Any, *, energy: bool = False) -> Any:
-    """Run a pass for CᵀB alone; None stands for factors and test matrices without columns."""
-    m, n = part.shape
-    none_m, none_n = np.zeros((m, 0)), np.zeros((n, 0))
-    L, R, B = none_m if L is None else L, none_n if R is None else R, none_m if B is None else B
-    return part.run_pass(L, R, level, A=none_n, B=B, energy=energy)
+def _pass(part: DenseMatrix, L: Any, R: Any, threshold: float, B: Any) -> Pass:
+    """Run a pass for CᵀB alone."""
+    return part.run_pass(L, R, levels("hard", threshold), A=np.zeros((part.shape[1], 0)), B=B)

@@ -1,4 +1,4 @@
-"""The residual on a list of entries: where few are observed, or a random part of Y is enough."""
+"""The residual on a list of entries, for data with few observed entries and for random subsets of Y."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.sparsify import Scratch
 
-# Rows (or columns) are dealt out in so many parts, whatever the number of threads.
+# Parts into which rows (or columns) are divided, whatever the number of threads.
 _PARTS = 32
 _PIECE = 1 << 20
 # Positions are drawn with so many standard deviations to spare.
@@ -27,7 +28,7 @@ class ListedResidual:
     ----------
     matrix : DenseMatrix
     sample : float, optional
-        Take a random share of the entries, each with that probability; all observed ones if not given.
+        Probability with which each entry is taken; all observed ones if not given.
     rng : numpy Generator
     """
 
@@ -52,28 +53,14 @@ class ListedResidual:
         self._order, self._rows = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
         sort_by_columns(self._columns, self._pointers, self._column_pointers, self._order, self._rows)
         self._D = np.empty_like(self._values)
+        self._held: tuple[Any, Any, Any] = (None, None, None)  # factors and threshold of `run_pass`
         self._threads = Threads()
-
-    @property
-    def observed_by_row(self) -> Any:
-        """How many entries of each row are in the list."""
-        return np.diff(self._pointers)
-
-    @property
-    def observed_by_column(self) -> Any:
-        """How many entries of each column are in the list."""
-        return np.diff(self._column_pointers)
 
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
 
-    def sparsified(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        share: float,
-    ) -> Pass:
+    def sparsified(self, L: Any, R: Any, share: float) -> Pass:
         """Return the pass of E = D - T(D), with the products E R̄ and Eᵀ L̄."""
         self._take_residual(L, R)
         square, row_kept, column_kept = self._reject(*self._levels(share))
@@ -86,51 +73,37 @@ class ListedResidual:
         self._D[:] = self._values
         self._reject(*self._levels(share))
 
-    def hold_below(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        threshold: float,
-    ) -> None:
-        """Make E = D where |D| < threshold that matrix."""
-        self._take_residual(L, R)
+    def run_pass(self, L: Any, R: Any, level: Levels, *, A: Any, B: Any) -> Pass:
+        """Return the pass with a hard threshold over the listed entries, as a matrix does."""
+        if not all(now is before for now, before in zip((L, R, level), self._held, strict=True)):
+            self._take_residual(L, R)
+            n1, n2 = self.shape
+            real = self._D.real.dtype
+            self._counts = self._reject(np.full(n1, level.clip, real), np.zeros(n2, real))
+            self._held = (L, R, level)
+        square, row_kept, column_kept = self._counts
         n1, n2 = self.shape
-        real = self._D.real.dtype
-        self._kept = self._reject(np.full(n1, threshold, real), np.zeros(n2, real))
+        CA = self.times(A) if A.shape[1] else np.zeros((n1, 0))
+        CtB = self._transposed_times(B) if B.shape[1] else np.zeros((n2, 0))
+        return Pass(CA, CtB, row_kept, column_kept, math.sqrt(square))
 
-    def kept(self) -> Pass:
-        """Return ‖E‖ and how many entries of each row and column were kept by the last `hold_below`, no products."""
-        square, row_kept, column_kept = self._kept
-        none_1, none_2 = (np.zeros((n, 0)) for n in self.shape)
-        return Pass(none_1, none_2, row_kept, column_kept, math.sqrt(square))
-
-    def times(
-        self,
-        A: Any,  # (n2, k)
-    ) -> Any:
+    def times(self, A: Any) -> Any:
         """Return E A, (n1, k)."""
-        from lrpca.kernels.observed import lines_times
+        return self._lines_times(A, None, self._columns, self._pointers)
 
-        E, A = self._D, np.ascontiguousarray(A, self._D.dtype)
-        out = np.empty((self.shape[0], A.shape[1]), E.dtype)
-        self._over_rows(lambda a, b: lines_times(E, None, self._columns, self._pointers, a, b, A, out), A.shape[1])
-        return out
-
-    def adjoint_times(
-        self,
-        B: Any,  # (n1, k)
-    ) -> Any:
+    def adjoint_times(self, B: Any) -> Any:
         """Return E^H B, (n2, k)."""
         return self._transposed_times(B.conj()).conj()
 
     def _transposed_times(self, B: Any) -> Any:
+        return self._lines_times(B, self._order, self._rows, self._column_pointers)
+
+    def _lines_times(self, M: Any, order: Any, indices: Any, pointers: Any) -> Any:
         from lrpca.kernels.observed import lines_times
 
-        E, B = self._D, np.ascontiguousarray(B, self._D.dtype)
-        out = np.empty((self.shape[1], B.shape[1]), E.dtype)
-        self._over_columns(
-            lambda a, b: lines_times(E, self._order, self._rows, self._column_pointers, a, b, B, out), B.shape[1]
-        )
+        M = np.ascontiguousarray(M, self._D.dtype)
+        out = np.empty((len(pointers) - 1, M.shape[1]), M.dtype)
+        self._over(pointers, lambda a, b: lines_times(self._D, order, indices, pointers, a, b, M, out), M.shape[1])
         return out
 
     def _take_residual(self, L: Any, R: Any) -> None:
@@ -138,29 +111,30 @@ class ListedResidual:
 
         D = self._D
         L, R = np.ascontiguousarray(L, D.dtype), np.ascontiguousarray(R, D.dtype)
-        self._over_rows(
-            lambda a, b: residual(self._values, self._columns, self._pointers, a, b, L, R, D), L.shape[1] + 1
-        )
+
+        def work(a: int, b: int) -> None:
+            residual(self._values, self._columns, self._pointers, a, b, L, R, D)
+
+        self._over(self._pointers, work, L.shape[1] + 1)
 
     def _levels(self, share: float) -> tuple[Any, Any]:
+        return self._line_levels(share, None, self._pointers), self._line_levels(
+            share, self._order, self._column_pointers
+        )
+
+    def _line_levels(self, share: float, order: Any, pointers: Any) -> Any:
+        """Return the least |D| that T rejects in each row or column."""
         from lrpca.kernels.observed import thresholds_by_line
 
-        D, scratch = self._D, Scratch(self._D.dtype)
-        n1, n2 = self.shape
-        row_levels, column_levels = np.empty(n1, scratch.real), np.empty(n2, scratch.real)
-        widest, tallest = int(self.observed_by_row.max()), int(self.observed_by_column.max())
+        scratch, longest = Scratch(self._D.dtype), int(np.diff(pointers).max())
+        levels = np.empty(len(pointers) - 1, scratch.real)
 
-        def rows(a: int, b: int) -> None:
-            room = scratch.make(widest, widest)
-            thresholds_by_line(D, None, self._pointers, a, b, share, scratch.shift, *room, row_levels)
+        def work(a: int, b: int) -> None:
+            buffers = scratch.make(longest, longest)
+            thresholds_by_line(self._D, order, pointers, a, b, share, scratch.shift, *buffers, levels)
 
-        def columns(a: int, b: int) -> None:
-            room = scratch.make(tallest, tallest)
-            thresholds_by_line(D, self._order, self._column_pointers, a, b, share, scratch.shift, *room, column_levels)
-
-        self._over_rows(rows, 6)
-        self._over_columns(columns, 6)
-        return row_levels, column_levels
+        self._over(pointers, work, 6)
+        return levels
 
     def _reject(self, row_levels: Any, column_levels: Any) -> tuple[float, Any, Any]:
         from lrpca.kernels.observed import reject
@@ -175,14 +149,8 @@ class ListedResidual:
             )
             return square, column_kept
 
-        shares = self._over_rows(work, 3)
+        shares = self._over(self._pointers, work, 3)
         return sum(share[0] for share in shares), row_kept, sum((share[1] for share in shares), np.zeros(n2, np.int64))
-
-    def _over_rows(self, work: Callable[[int, int], Any], cost: float) -> list[Any]:
-        return self._over(self._pointers, work, cost)
-
-    def _over_columns(self, work: Callable[[int, int], Any], cost: float) -> list[Any]:
-        return self._over(self._column_pointers, work, cost)
 
     def _over(self, pointers: Any, work: Callable[[int, int], Any], cost: float) -> list[Any]:
         """Map over ranges of rows or columns with about equally many entries."""
@@ -206,7 +174,7 @@ def _observed(matrix: DenseMatrix) -> tuple[Any, Any, Any]:
 
 
 def _sampled(matrix: DenseMatrix, share: float, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Return the same of entries drawn with probability `share` each: only those are looked at."""
+    """Return the same of entries drawn with probability `share` each; only those are read."""
     n1, n2 = matrix.shape
     total = n1 * n2
     if share >= 1:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.base import Record, State
+from lrpca.solvers.base import Record, Solution, State, asked_to_stop
 from lrpca.solvers.checkpoint import Checkpoint
 from lrpca.solvers.initialise import Survey
-from lrpca.solvers.outcome import Outcome, asked_to_stop
 
 # A run that ends like this may go on, with a larger `max_iter` or without the callback.
 _MAY_GO_ON = ("callback", "max_iter")
@@ -52,7 +51,7 @@ class Loop(ABC):
         """Return L and R as the last iteration left them."""
 
     @abstractmethod
-    def outcome(self, reason: str) -> Outcome:
+    def outcome(self, reason: str) -> Solution:
         """Return what the run leaves behind."""
 
     @abstractmethod
@@ -93,7 +92,7 @@ def run_loop(
     max_iter: int,
     callback: Callable[[State], object] | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Outcome:
+) -> Solution:
     """Run a loop to its end, from the beginning or from where its checkpoint stands.
 
     Parameters
@@ -108,7 +107,7 @@ def run_loop(
 
     Returns
     -------
-    Outcome
+    Solution
     """
     try:
         reason = _begin(loop, checkpoint, max_iter)

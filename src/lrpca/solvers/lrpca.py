@@ -12,7 +12,6 @@ References
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,17 @@ import numpy as np
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
-from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import Sample
-from lrpca.schedule import Schedule
-from lrpca.solvers.base import State
+from lrpca.solvers.base import Solution, make_record
 from lrpca.solvers.checkpoint import Checkpoint, check_path, checkpoint_of
 from lrpca.solvers.checks.convergence import counts_only
 from lrpca.solvers.checks.low_inlier_rows import lagging, left_behind
 from lrpca.solvers.initialise import Survey, completed, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.options import integer, number, some_of
-from lrpca.solvers.outcome import Outcome, make_record
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Run
-from lrpca.solvers.stationarity import Cut, Split, Standstill
+from lrpca.solvers.stationarity import Iterate, SparseThreshold, StationarityTest
 from lrpca.solvers.step import directions, take_pass, without_sides
 from lrpca.solvers.stopping import absolute_verdict
 from lrpca.solvers.thresholds import AdaptiveThresholds, floored
@@ -58,7 +54,7 @@ def solve(
     without: frozenset[str] = frozenset(),
     change: float | None = None,
     checkpoint: str | None = None,
-) -> Outcome:
+) -> Solution:
     """Run the schedule: absolute ones as in the paper, adaptive ones by the loop that needs no training.
 
     Parameters
@@ -67,7 +63,7 @@ def solve(
     power_steps : int, optional
         Power steps of the initialisation's randomised SVD; by size and kind of schedule if not given.
     sample_size : int, optional
-        How many entries thresholds are read off; the sample is drawn before (`Run.sample`).
+        How many entries thresholds are read off; the sample is drawn before (`Problem.sample`).
     without : set of str
         Rules of the default to leave out (`lrpca.solvers.rules.RULES`).
     change : float, optional
@@ -79,70 +75,45 @@ def solve(
     """
     from lrpca.solvers.adaptive import solve_adaptive
 
-    assert run.schedule is not None
+    problem = run.problem
+    assert problem.schedule is not None
     options = {"power_steps": power_steps, "sample_size": sample_size, "without": without, "change": change}
     common: dict[str, Any] = {
-        "tol": run.tol,
-        "max_iter": run.max_iter,
-        "rng": run.rng,
-        "callback": run.callback,
-        "start": run.start,
-        "row_weight": run.row_weight,
         "power_steps": power_steps,
-        "standstill": Standstill(run.matrix, run.sample, change),
-        "checkpoint": checkpoint_of(run, checkpoint, options),
+        "standstill": StationarityTest(run.matrix, run.sample, change),
+        "checkpoint": checkpoint_of(problem, checkpoint, options),
     }
-    if run.schedule.kind == "absolute":
-        return solve_absolute(run.matrix, run.rank, run.schedule, run.sample, **common)
-    rules = frozenset(RULES) - without
-    return solve_adaptive(run.matrix, run.rank, run.schedule, run.sample, rules=rules, **common)
+    if problem.schedule.kind == "absolute":
+        return solve_absolute(problem, **common)
+    return solve_adaptive(problem, rules=frozenset(RULES) - without, **common)
 
 
 def solve_absolute(
-    matrix: DenseMatrix,
-    rank: int,
-    schedule: Schedule,
-    sample: Sample,
+    problem: Problem,
     *,
-    tol: float,
-    max_iter: int,
-    rng: np.random.Generator,
-    callback: Callable[[State], object] | None = None,
-    start: tuple[Any, Any] | None = None,
-    row_weight: Any = None,  # (n1,)
     power_steps: int | None = None,
-    standstill: Standstill | None = None,
+    standstill: StationarityTest | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Outcome:
+) -> Solution:
     """Run the iteration: initialise, pass, update, stop; arguments as of `lrpca.solvers.adaptive.solve_adaptive`."""
-    floor = None if schedule.floor is None else AdaptiveThresholds(schedule, sample, matrix)
-    steps = _POWER_STEPS if power_steps is None else power_steps
-    loop = _Absolute(matrix, rank, schedule, floor, rng, tol, row_weight, standstill, start, steps)
-    return run_loop(loop, max_iter=max_iter, callback=callback, checkpoint=checkpoint)
+    loop = _Absolute(problem, standstill, _POWER_STEPS if power_steps is None else power_steps)
+    return run_loop(loop, max_iter=problem.max_iter, callback=problem.callback, checkpoint=checkpoint)
 
 
 class _Absolute(Loop):
-    """The paper's loop; arguments as of `solve_absolute`, and who measures the residual for a schedule with a floor."""
+    """The paper's loop; arguments as of `solve_absolute`."""
 
-    def __init__(
-        self,
-        matrix: DenseMatrix,
-        rank: int,
-        schedule: Schedule,
-        floor: AdaptiveThresholds | None,
-        rng: np.random.Generator,
-        tol: float,
-        weight: Any,  # (n1,)
-        standstill: Standstill | None,
-        start: tuple[Any, Any] | None,
-        power_steps: int,
-    ) -> None:
-        super().__init__(matrix, rng)
-        self._rank, self._schedule, self._floor, self._tol = rank, schedule, floor, tol
+    def __init__(self, problem: Problem, standstill: StationarityTest | None, power_steps: int) -> None:
+        matrix, schedule, weight = problem.matrix, problem.schedule, problem.row_weight
+        super().__init__(matrix, problem.rng)
+        assert problem.rank is not None and schedule is not None
+        self._rank, self._schedule, self._tol = problem.rank, schedule, problem.tol
+        # Measures the residual for a schedule with a floor.
+        self._floor = None if schedule.floor is None else AdaptiveThresholds(schedule, problem.sample, matrix)
         self._weight = None if weight is None else matrix.place(weight)
-        self._standstill, self._start, self._power_steps = standstill, start, power_steps
+        self._standstill, self._start, self._power_steps = standstill, problem.start, power_steps
         self._result: Pass | None = None
-        self._split: Split | None = None  # what the last pass found and cut
+        self._split: Iterate | None = None  # what the last pass found and cut
 
     def begin(self) -> None:
         """Make the start."""
@@ -173,7 +144,7 @@ class _Absolute(Loop):
         size, moved = iteration.product_norm(L + dL, R + dR), iteration.change_of_product(L, R, dL, dR)
         if not np.isfinite(size + moved):
             return "runaway"
-        self._split = Split((L, R), Cut.of(level))
+        self._split = Iterate((L, R), SparseThreshold.of(level))
         self._L, self._R = L + dL, R + dR
         change = moved / size if size else 0.0
         self.history.append(make_record(k, threshold, step, self._result, facts, change, began))
@@ -194,11 +165,11 @@ class _Absolute(Loop):
         """Return L and R."""
         return self._L, self._R
 
-    def outcome(self, reason: str) -> Outcome:
+    def outcome(self, reason: str) -> Solution:
         """Return what the run leaves behind."""
         change = self.history[-1].change or 0.0 if self.history else 0.0
         kept = self._result.kept if self._result else None
-        return Outcome(self._L, self._R, self.history, reason, self._facts, kept, self._rank, change)
+        return Solution(self._L, self._R, self.history, reason, self._facts, kept, self._rank, change)
 
     def inner_state(self) -> dict[str, Any]:
         """Return all that a step or a judgement looks at, after a step or the start; steps make new arrays."""
@@ -216,6 +187,6 @@ class _Absolute(Loop):
         self._L, self._R = state["factors"]
         self._facts = Survey(*state["survey"])
         self._result = None if state["kept"] is None else counts_only(*state["kept"])
-        self._split = None if state["split"] is None else Split.of_state(state["split"])
+        self._split = None if state["split"] is None else Iterate.of_state(state["split"])
         if self._standstill is not None:
             self._standstill.restore(state["standstill"])

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import Check
-from lrpca.solvers.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,26 +23,26 @@ class Method:
     Attributes
     ----------
     name : str
-        As `lrpca.decompose` is asked for it; the file in ``lrpca/solvers`` has the same name.
+        The argument of `lrpca.decompose`, and the file in ``lrpca/solvers``.
     title : str
-        What it is, in a few words.
+        A short description.
     tol : float
-        Where it stops unless told otherwise (single precision: not below 1e-6).
+        Default tolerance (single precision: not below 1e-6).
     max_iter : int
-        Most iterations unless told otherwise.
+        Default limit of the iterations.
     measure : {"residual", "change"}
-        What `tol` is held against: ``‖Y - X - S‖ / ‖Y‖`` (over ‖X‖ where that is smaller), or the relative change of
-        X (grassmann: of a direction).
+        What `tol` bounds: ``‖Y - X - S‖ / ‖Y‖`` (over ‖X‖ where that is smaller), or the relative change of X
+        (grassmann: of a direction).
     needs_rank, missing, start : bool
-        Whether it has to know the rank, takes missing entries, and can start from given factors.
+        Whether it requires the rank, accepts missing entries, and can start from given factors.
     schedule, row_weight : bool
         Whether it uses these arguments.
     exact : bool
-        Whether X + S = Y in the limit, noise or not: X at rest is then no reason to stop.
+        Whether X + S = Y in the limit, even with noise: X at rest is then no reason to stop.
     streams : bool
-        Whether it reads Y in blocks, in any number of them, and makes nothing of that size.
+        Whether it reads Y in blocks and allocates no array of its size.
     held : float
-        Arrays of the size of Y that it makes beside it.
+        How many arrays of the size of Y it allocates.
     device : bool
         Whether it runs on a GPU, where Y is a tensor there.
     units : tuple of (str, int)
@@ -67,9 +67,9 @@ class Method:
     units: tuple[tuple[str, int], ...] = ()
 
     @property
-    def solve(self) -> Callable[..., Outcome]:
+    def solve(self) -> Callable[..., Solution]:
         """The solver."""
-        function: Callable[..., Outcome] = self._module().solve
+        function: Callable[..., Solution] = self._module().solve
         return function
 
     @property
@@ -110,11 +110,7 @@ _ALL = (
         "altproj", "alternating projections (Netrapalli et al. 2014)", tol=1e-7, max_iter=500, start=False, held=0.5
     ),
     Method(
-        "accaltproj",
-        "accelerated alternating projections (Cai, Cai, Wei 2019)",
-        tol=1e-7,
-        max_iter=300,
-        streams=True,
+        "accaltproj", "accelerated alternating projections (Cai, Cai, Wei 2019)", tol=1e-7, max_iter=300, streams=True
     ),
     Method(
         "pcp",
@@ -202,12 +198,9 @@ def find_method(name: Any) -> Method:
 
     "auto" is "lrpca" as long as Y is not known, see `pays_to_sample`.
     """
-    known = ", ".join(METHODS)
-    if isinstance(name, str) and name == "auto":
-        return METHODS["lrpca"]
-    if isinstance(name, str) and name in METHODS:
-        return METHODS[name]
-    raise ValueError(f"method={name!r} is unknown; use one of {known}, auto")
+    if isinstance(name, str) and name in (*METHODS, "auto"):
+        return METHODS["lrpca" if name == "auto" else name]
+    raise ValueError(f"method={name!r} is unknown; use one of {', '.join(METHODS)}, auto")
 
 
 def able_to(capability: str) -> str:

@@ -1,7 +1,7 @@
-"""The share of outliers, for methods that have to be told: asked of a random block of Y, by our own solver.
+"""The share of outliers, for methods that need it: estimated by the default method on a random block of Y.
 
-Methods with the operator T_α remove the α m largest entries of every row and column. Theirs is the largest share of any
-row or column. Outliers that lie anywhere exceed the overall share α in some rows by chance; `spread` is by what factor.
+Methods with the operator T_α remove the α m largest entries of every row and column, so α is the largest share of any
+row or column. Outliers that lie anywhere exceed the overall share in some rows by chance, by the factor `spread`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import choose_block, draw_sample, observed_share, read_block
 from lrpca.schedule import default_schedule
+from lrpca.solvers.adaptive import solve_adaptive
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.run import Run
 
 # Side of the block; observed entries per row and component that it should have, and how long it may become for that.
@@ -44,11 +46,8 @@ def probe_block(run: Run, rank: int) -> BlockFit:
 
     Entries count as outliers that exceed the outlier threshold of that solution.
     """
-    # The default reaches back to what every solver shares.
-    from lrpca.solvers.adaptive import solve_adaptive
-
     matrix = run.matrix
-    rng = np.random.default_rng(0)  # not the run's: the same answer with or without a start
+    rng = np.random.default_rng(0)  # not the run's: the same estimate with or without a start
     block = _block(matrix, rank, rng)
     if block is None:
         return BlockFit(0.0, 0.0)
@@ -57,9 +56,8 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     block.fit_range_to(sample.values)
     rules = frozenset({"own_grams", "patience", "rescue", "significance"})
     try:
-        found = solve_adaptive(
-            block, rank, default_schedule(), sample, tol=_TOL, max_iter=_PASSES, rng=rng, rules=rules
-        )
+        problem = Problem(block, rank, default_schedule(), sample, _TOL, _PASSES, rng)
+        found = solve_adaptive(problem, rules=rules)
     finally:
         block.close()
     matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))
@@ -73,10 +71,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
 
 
 def settle_share(run: Run, alpha: float | None, gamma: float | None, observed: float) -> tuple[float, float]:
-    """Return the share α to reject at the start and γ α, that of the iteration; write down what was not given.
-
-    `observed` is the share of the entries that count.
-    """
+    """Return the share α to reject at the start and γ α, that of the iteration; `observed` is the share that counts."""
     if alpha is None:
         alpha = estimate_outlier_fraction(run)
         run.settle(alpha=alpha, estimated=True)

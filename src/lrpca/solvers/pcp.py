@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
 
@@ -48,7 +48,7 @@ def solve(
     weight: float | None = None,
     mu: float | None = None,
     growth: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run principal component pursuit.
 
     Parameters
@@ -119,8 +119,8 @@ class _State:
     def begin(self, mu: float) -> None:
         """Set Λ to a feasible multiple of Y, and M = Y + Λ/μ.
 
-        That of [2]_ is Y / max(σ_1, max|Y| / λ). A smaller one does as well: with the largest row sum for max|Y|, the
-        way is that of other implementations, step by step.
+        That of [2]_ is Y / max(σ_1, max|Y| / λ). With the largest row sum in place of max|Y|, the iterates are those of
+        other implementations.
         """
         scale = 1 / max(self.sigma, self._largest_row / self.weight)
         self._dual = self.M * self.M.real.dtype.type(scale)

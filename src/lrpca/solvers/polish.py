@@ -1,4 +1,4 @@
-"""Tangent passes over all of Y, from factors that are off by noise only: each is a step to the end.
+"""Tangent passes over all of Y, from factors whose error is that of the noise.
 
 Where ψ is steep, the step is not the inverse of the kept share, but that of the mean slope of ψ at the residuals, the
 fall at its cutoff included: with it one pass leaves a few percent of the error, with the kept share a seventh.
@@ -16,9 +16,9 @@ from lrpca.core.factors import gram, product_norm, pseudo_inverse, retract, with
 from lrpca.core.influence import Levels, levels
 from lrpca.core.passes import Kept, Pass
 from lrpca.schedule import default_schedule
+from lrpca.solvers.base import Solution
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.initialise import Survey, checked_survey
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
@@ -36,12 +36,7 @@ _TINY = 1e-300
 class Polish:
     """Factors of X, and the passes over Y that make them better."""
 
-    def __init__(
-        self,
-        run: Run,
-        L: Any,  # (n1, k)
-        R: Any,  # (n2, k)
-    ) -> None:
+    def __init__(self, run: Run, L: Any, R: Any) -> None:
         self._run = run
         self.factors: Factors = (run.matrix.place(L), run.matrix.place(R))
         self.rank = L.shape[1]
@@ -59,7 +54,7 @@ class Polish:
         return change <= max(self._run.tol, _ROUNDINGS * float(np.finfo(self._run.matrix.result).eps))
 
     def step(self) -> str | None:
-        """Take one pass, write it down, and return a reason to stop or None."""
+        """Take one pass, record it, and return a reason to stop or None."""
         run, (L, R) = self._run, self.factors
         level, slope = self._level()
         first = self._survey is None
@@ -80,23 +75,17 @@ class Polish:
         self._changes.append(moved)
         assert self._survey is not None
         residual, kept = self._survey.relative(result)
-        stop = run.record(
-            *self.factors,
-            threshold=level.clip,
-            step=1 / slope,
-            residual=residual,
-            change=moved,
-            kept=None if first else kept,
-        )
+        numbers = {"threshold": level.clip, "step": 1 / slope, "residual": residual, "change": moved}
+        stop = run.record(*self.factors, **numbers, kept=None if first else kept)
         return stop or self._verdict(slope)
 
-    def outcome(self, reason: str) -> Outcome:
-        """Return where the passes have led."""
+    def solution(self, reason: str) -> Solution:
+        """Return the solution after the passes."""
         change = self._run.history[-1].change or 0.0
         if reason in ("tol", "noise_floor") and self._kept is not None and self._survey is not None:
             reason = "stalled" if left_behind(self._kept, self._survey) else reason
         L, R = self.padded(self._run.rank)
-        return Outcome(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
+        return Solution(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
 
     @cached_property
     def _thresholds(self) -> AdaptiveThresholds:
@@ -136,7 +125,7 @@ class Polish:
         return without_double_counting(L, R, dL, dR)
 
     def _take_survey(self, first: Pass) -> Survey:
-        """Return what the first pass tells; the norm of Y follows from the residual's, but for their product."""
+        """Return the counts of the first pass, and the norm of Y from that of the residual and the sample."""
         facts, sample = checked_survey(self._run.matrix, first), self._run.sample
         residuals = sample.signed_residuals(*self.factors)
         fitted = sample.values - residuals
@@ -148,7 +137,7 @@ class Polish:
         return facts
 
     def _verdict(self, slope: float) -> str | None:
-        """Return "noise_floor" where X has less way to go than the noise would let anyone see."""
+        """Return "noise_floor" if further passes would change X by less than the noise."""
         if not self._run.tol:
             return None
         assert self._survey is not None

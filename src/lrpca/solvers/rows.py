@@ -1,8 +1,8 @@
 """Robust regression of rows on fixed components: what `transform` means for corrupted rows.
 
-Each row is on its own: least absolute deviations first (which a minority of gross outliers cannot move), on a sample of
-its entries, then a few redescending steps over all of them at the row's own noise level. Rows that explain too little
-that way are fitted once more, thoroughly. Real rows are compiled; complex ones, and annealed fits, are done by NumPy.
+Each row is fitted by itself: first least absolute deviations on a sample of its entries (robust to a minority of gross
+outliers), then a few redescending steps over all of them at the row's own noise level. Rows of which that explains too
+little are fitted again from a larger sample. Real rows are compiled; complex ones and annealed fits use NumPy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 
 _BLOCK = 1 << 18
-# Entries that are handed out to threads at a time, and that one of them takes.
+# Entries that all threads take at a time, and one of them.
 _STRETCH = 1 << 21
 _PIECE = 1 << 17
 _LEAST_ROWS = 16
@@ -60,7 +60,7 @@ def robust_coefficients(
     gross outliers.
 
     Annealed and complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all:
-    the solvers ask for it, since a row explained by a component that is none would make them believe in that component.
+    the solvers use it, since a spurious component that explains a row would not be recognised.
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
@@ -78,13 +78,7 @@ def robust_coefficients(
     return _by_rows(matrix, Q, back, noise, offset)
 
 
-def _by_rows(
-    matrix: DenseMatrix,  # (m, n2)
-    Q: Any,  # (n2, r)
-    back: Any,  # (r, k)
-    noise: float,
-    offset: Any,  # (n2,)
-) -> Any:
+def _by_rows(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any) -> Any:
     """Return the coefficients of real rows, compiled, by all threads."""
     from lrpca.kernels.regression import multiply_rows
 
@@ -112,13 +106,7 @@ def _by_rows(
 class _Components:
     """Orthonormal components as the compiled code wants them, and the fits of rows by them."""
 
-    def __init__(
-        self,
-        Q: Any,  # (n2, r)
-        offset: Any,  # (n2,) or None
-        noise: float,
-        rounding: float,
-    ) -> None:
+    def __init__(self, Q: Any, offset: Any, noise: float, rounding: float) -> None:
         from lrpca.kernels.regression import TILE
 
         n2, rank = Q.shape
@@ -138,23 +126,20 @@ class _Components:
         parts = (Q[first : first + TILE] for first in range(0, n2, TILE))
         self.tile_grams = np.stack([part.T @ part for part in parts])
 
-    def fit(
-        self,
-        values: Any,  # (m, n2)
-    ) -> Any:
-        """Return the coefficients (m, r) of some rows: quickly, and those that are doubtful thoroughly."""
+    def fit(self, values: Any) -> Any:
+        """Return the coefficients (m, r) of some rows; unreliable ones are fitted twice."""
         from lrpca.kernels.regression import KEPT, LEVEL, SAME_LEVEL, TRUSTED
 
         c, facts = self._attempt(values, self.sample, _QUICK)
-        doubtful = np.flatnonzero(facts[:, TRUSTED] == 0)
-        if len(doubtful):
-            again, found = self._attempt(_frozen(values[doubtful]), self.long_sample, _THOROUGH)
-            before = facts[doubtful]
+        unreliable = np.flatnonzero(facts[:, TRUSTED] == 0)
+        if len(unreliable):
+            again, found = self._attempt(_frozen(values[unreliable]), self.long_sample, _THOROUGH)
+            before = facts[unreliable]
             level, old_level = found[:, LEVEL], before[:, LEVEL]
             more = found[:, KEPT] >= before[:, KEPT]
             better = (level < SAME_LEVEL * old_level) | ((SAME_LEVEL * level <= old_level) & more)
             better |= found[:, TRUSTED] > 0
-            c[doubtful[better]] = again[better]
+            c[unreliable[better]] = again[better]
         return c
 
     def _attempt(self, values: Any, sample: int, attempts: tuple[int, int]) -> tuple[Any, Any]:
@@ -171,10 +156,7 @@ class _Components:
         return c, facts
 
 
-def _readable(
-    block: Any,  # (m, n2)
-    mask: Any,  # (m, n2) bool
-) -> Any:
+def _readable(block: Any, mask: Any) -> Any:
     """Return rows as the compiled code reads them: C order, float32 or float64, read-only, NaN where missing."""
     values = np.ascontiguousarray(block, np.float32 if arithmetic_dtype(block.dtype) == np.float32 else np.float64)
     if mask is not None:
@@ -189,9 +171,7 @@ def _frozen(values: Any) -> Any:
     return values
 
 
-def _sampling_order(
-    Q: Any,  # (n2, r) orthonormal
-) -> Any:
+def _sampling_order(Q: Any) -> Any:
     """Return an order of the columns (n2,) of which every beginning is a fair sample.
 
     Half of the chance is even, half goes by leverage ‖Q_j‖²: components that live on few columns are sampled there.
@@ -202,14 +182,7 @@ def _sampling_order(
     return np.argsort(np.random.default_rng(0).exponential(size=n2) / chance)
 
 
-def _by_blocks(
-    matrix: DenseMatrix,  # (m, n2)
-    Q: Any,  # (n2, r)
-    back: Any,  # (r, k)
-    noise: float,
-    offset: Any,  # (n2,)
-    annealed: bool,
-) -> Any:
+def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any, annealed: bool) -> Any:
     """Return the coefficients of complex rows, and those of annealed fits, with NumPy."""
     coefficients = np.zeros((matrix.shape[0], back.shape[1]), Q.dtype)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
@@ -226,13 +199,7 @@ def _by_blocks(
     return coefficients
 
 
-def _regress(
-    values: Any,  # (m, n2), 0 where missing
-    observed: Any,  # (m, n2) bool
-    Q: Any,  # (n2, r)
-    noise: float,
-    annealed: bool,
-) -> Any:
+def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -> Any:
     size = np.where(observed, np.abs(values), np.nan)
     # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
     typical = 5 * row_quantile(size, 0.5)[:, None]

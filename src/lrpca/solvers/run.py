@@ -1,34 +1,33 @@
-"""What every solver is given, and where it writes down its way."""
+"""One run of a solver on a problem: its history, its settings, and when it ends."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrpca.core.factors import change_of_product, product_norm
+from lrpca.core.factors import change_of_product, product_distance, product_norm
 from lrpca.core.passes import Kept
-from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import Sample
-from lrpca.schedule import Schedule
-from lrpca.solvers.base import Record, State
+from lrpca.solvers.base import Record, Solution, State, asked_to_stop
 from lrpca.solvers.checks.low_inlier_rows import given_up
 from lrpca.solvers.checks.residual_structure import STRUCTURED, structure_left
 from lrpca.solvers.components import all_present
 from lrpca.solvers.initialise import Survey, survey
-from lrpca.solvers.methods import Method, able_to
-from lrpca.solvers.outcome import Outcome, asked_to_stop
+from lrpca.solvers.methods import able_to
 
-# A small residual with more than four fifths of the entries in S says nothing of X.
+if TYPE_CHECKING:
+    from lrpca.solvers.problem import Problem
+
+# With more than four fifths of the entries in S, a small residual says nothing about X.
 _MOSTLY_REJECTED = 0.2
-# X is at rest when it has moved less than this part of `tol` for so many iterations, at a threshold that stands still.
+# X is at rest if it has moved less than this part of `tol` for so many iterations, at a constant threshold.
 _REST, _RESTING = 0.1, 3
-_STANDING = 0.99
+_CONSTANT = 0.99
 _NEXT_TO_NOTHING = 1e-5
-# A row is lost whose median residual is above this part of the median entry.
+# A row is lost if its median residual is above this part of the median entry.
 _ACCURATE = 1e-4
 _ROUNDINGS = 4.0
 
@@ -36,67 +35,48 @@ Factors = tuple[Any, Any]
 
 
 class Run:
-    """One call of a solver: the matrix, what was asked for, and the history so far.
+    """One call of a solver: the problem, its parts as attributes, and the history so far.
 
-    Parameters
+    Attributes
     ----------
-    matrix : DenseMatrix
-    method : Method
-    rank : int or None
-        None only for methods that find it.
-    tol, max_iter, rng, callback, start, row_weight, schedule
-        As `lrpca.decompose` took them, checked.
-    sample : Sample
-        Random observed entries.
+    problem : Problem
     settings : dict
-        The method's options, defaults included; `settle` adds what was found from the data.
+        The method's options, defaults included; `settle` adds those that were found from the data.
+    estimated : list of str
+        Names of settings that were found from the data.
+    history : list of Record
     """
 
-    def __init__(
-        self,
-        matrix: DenseMatrix,
-        method: Method,
-        rank: int | None,
-        *,
-        tol: float,
-        max_iter: int,
-        rng: np.random.Generator,
-        sample: Sample,
-        settings: dict[str, Any],
-        callback: Callable[[State], object] | None = None,
-        start: Factors | None = None,
-        row_weight: Any = None,  # (n1,)
-        schedule: Schedule | None = None,
-    ) -> None:
-        self.matrix, self.method = matrix, method
-        self.tol, self.max_iter, self.rng, self.sample = tol, max_iter, rng, sample
-        self.callback, self.start, self.row_weight, self.schedule = callback, start, row_weight, schedule
-        self.settings: dict[str, Any] = settings
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.matrix, self.method, self.sample, self.rng = problem.matrix, problem.method, problem.sample, problem.rng
+        self.tol, self.max_iter, self.start = problem.tol, problem.max_iter, problem.start
+        limits = {"tol": problem.tol, "max_iter": problem.max_iter}
+        self.settings: dict[str, Any] = problem.method.defaults() | problem.options | limits
         self.estimated: list[str] = []
         self.history: list[Record] = []
-        self._rank = rank
         self._survey: Survey | None = None
         self._before: Factors | None = None
         self._began = 0.0
         self._resting = 0
-        self._rounding = _ROUNDINGS * float(np.finfo(matrix.result).eps)
+        self._rounding = _ROUNDINGS * float(np.finfo(problem.matrix.result).eps)
 
     @property
     def rank(self) -> int:
         """The rank asked for."""
-        assert self._rank is not None  # `decompose` asks for one where the method needs it
-        return self._rank
+        assert self.problem.rank is not None  # `decompose` requires it where the method needs it
+        return self.problem.rank
 
     @property
     def survey(self) -> Survey:
-        """Norm and counts of observed entries, and the promise that none is infinite: one read, when first asked."""
+        """Norm and counts of observed entries, all of them finite: one read of Y, at the first use."""
         if self._survey is None:
             self.take_survey(survey(self.matrix))
         assert self._survey is not None
         return self._survey
 
     def take_survey(self, facts: Survey) -> None:
-        """Take what a first read of Y told; refuse missing entries where the method has no place for them."""
+        """Store the counts of a first read of Y; raise where the method does not take missing entries."""
         if facts.observed < 1 and not self.method.missing:
             raise ValueError(
                 f"Y has missing entries ({100 * (1 - facts.observed):.2g}%), which method={self.method.name!r} does "
@@ -105,28 +85,28 @@ class Run:
         self._survey = facts
 
     def settle(self, *, estimated: bool = False, **values: Any) -> None:
-        """Write down parameters as used; `estimated` ones were found from the data."""
+        """Store parameters as used; `estimated` ones were found from the data."""
         self.settings.update(values)
         if estimated:
             self.estimated += [name for name in values if name not in self.estimated]
 
     def refuse(self, because: str, **options: Any) -> None:
-        """Refuse options that would not be used, and forget those that were not given."""
+        """Raise if options are given that would not be used; remove them from the settings otherwise."""
         for name, value in options.items():
             if value is not None:
                 raise ValueError(f"options[{name!r}]={value!r} is not used {because}; leave it out")
             self.settings.pop(name, None)
 
     def iterations(self) -> Iterator[int]:
-        """Yield 1, 2, ... up to the most iterations, each with its own clock."""
+        """Yield 1, 2, ... up to `max_iter`, and start the clock of each iteration."""
         for k in range(1, self.max_iter + 1):
             self._began = time.perf_counter()
             yield k
 
     def record(
         self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
+        L: Any,
+        R: Any,
         *,
         threshold: float | None = None,
         step: float | None = None,
@@ -135,7 +115,7 @@ class Run:
         kept: float | None = None,
         signal: float | None = None,
     ) -> str | None:
-        """Write down an iteration that led to L Rᵀ, show it to the callback, and return a reason to stop or None.
+        """Record an iteration that led to L Rᵀ, call the callback, and return a reason to stop or None.
 
         `residual` is ``‖Y - X - S‖ / ‖Y‖`` over observed entries, `kept` the share of them not in S. The relative
         change of X is computed from the factors unless given, and so is the `signal`, ‖X‖ / ‖Y‖.
@@ -144,47 +124,40 @@ class Run:
             return "runaway"
         if change is None:
             change = self._change(L, R)
-        # A callback may scribble on its copies; the solver may work in place.
+        # The callback and the solver may change their arrays in place.
         self._before = (L.copy(), R.copy())
         seconds = time.perf_counter() - self._began
         self.history.append(Record(len(self.history) + 1, threshold, step, residual, change, kept, seconds))
-        if self.callback is not None:
+        if self.problem.callback is not None:
             state = State.of(self.history[-1], *(factor.astype(self.matrix.result) for factor in (L, R)))
-            if asked_to_stop(self.callback(state)):
+            if asked_to_stop(self.problem.callback(state)):
                 return "callback"
         if signal is None and self.method.measure == "residual":
             signal = self._signal(L, R)
         return self._verdict(signal)
 
-    def end(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        reason: str,
-        kept: Kept | None = None,
-    ) -> Outcome:
-        """Return the outcome; factors may have fewer columns than the rank asked for, or more.
+    def end(self, L: Any, R: Any, reason: str, kept: Kept | None = None) -> Solution:
+        """Return the solution; factors may have fewer columns than the rank asked for, or more.
 
-        `kept` tells how many entries are not in S, where known. A run that left rows behind, or has a component that
+        `kept` counts the entries that are not in S, where known. A run with low-inlier rows, or with a component that
         lives in one row or column, has not converged.
         """
         if not math.isfinite(product_norm(L, R)):
             return self.overflow()
         if reason == "tol" and kept is not None:
-            size = _ACCURATE * self.sample.typical
-            lost = given_up(self.matrix, L, R, kept, self.survey, size)
+            lost = given_up(self.matrix, L, R, kept, self.survey, _ACCURATE * self.sample.typical)
             # A component of a rank too large ends as the outliers of one row or column.
             reason = "stalled" if lost or all_present(L, R).localised().any() else "tol"
         wide = np.promote_types(self.matrix.arithmetic, np.float64)
         L, R = np.asarray(L, wide), np.asarray(R, wide)
-        width = self._rank or max(1, L.shape[1])
+        width = self.problem.rank or max(1, L.shape[1])
         if L.shape[1] < width:
             L, R = (np.pad(factor, ((0, 0), (0, width - factor.shape[1]))) for factor in (L, R))
         change = self.history[-1].change or 0.0 if self.history else 0.0
-        return Outcome(L, R, self.history, reason, self._survey, kept, None, change, rank=width)
+        return Solution(L, R, self.history, reason, self._survey, kept, None, change, rank=width)
 
-    def overflow(self) -> Outcome:
-        """Return the outcome of a run whose numbers left their range: the last iterate that had not."""
+    def overflow(self) -> Solution:
+        """Return the solution of a run whose numbers overflowed: its last finite iterate."""
         n1, n2 = self.matrix.shape
         L, R = self._before or (np.zeros((n1, 1)), np.zeros((n2, 1)))
         return self.end(L, R, "runaway")
@@ -197,13 +170,13 @@ class Run:
         if before_L.shape == L.shape:
             moved = change_of_product(before_L, before_R, L - before_L, R - before_R)
         else:
-            moved = product_norm(np.concatenate([L, -before_L], axis=1), np.concatenate([R, before_R], axis=1))
+            moved = product_distance(L, R, before_L, before_R)
         if size == 0:
             return None if moved else 0.0
         return moved / size
 
     def _signal(self, L: Any, R: Any) -> float:
-        """Return ‖X‖ / ‖Y‖; 1 where Y, but for outliers, is zero."""
+        """Return ‖X‖ / ‖Y‖; 1 if Y is zero except for outliers."""
         facts, values = self._survey, np.abs(self.sample.values)
         if not np.median(values):
             return 1.0
@@ -220,29 +193,29 @@ class Run:
             return "runaway"
         if self.tol == 0:
             return None
-        # In gross outliers ‖Y‖ is theirs, and nearly everything is small beside it.
+        # Gross outliers decide ‖Y‖, and make nearly every residual small relative to it.
         share = 1.0 if signal is None else min(1.0, signal)
         if measured is not None and measured <= max(self.tol * share, self._rounding):
             return "runaway" if last.kept is not None and last.kept < _MOSTLY_REJECTED else "tol"
         return None if self.method.exact or self.method.measure != "residual" else self._verdict_at_rest(share)
 
     def _verdict_at_rest(self, share: float) -> str | None:
-        """Return how to call it that X stands still while the residual is above `tol`: noise, or a wrong X."""
+        """Return "noise_floor" or, for a wrong X, "stalled" if X is at rest while the residual is above `tol`."""
         last = self.history[-1]
         before = self.history[-2] if len(self.history) > 1 else None
         limit = max(_REST * self.tol, self._rounding)
-        # A slow method in single precision moves by roundings and still gets there.
+        # A slow method in single precision moves by roundings and still converges.
         falling = before is None or _falls(before.threshold, last.threshold) or _falls(before.residual, last.residual)
         still = last.change is not None and last.change <= limit and not falling
         self._resting = self._resting + 1 if still else 0
         if self._resting < _RESTING:
             return None
         assert self._before is not None and last.residual is not None
-        # In what is left of an exact fit, the structure is that of its last steps.
+        # The residual of an exact fit has the structure of the last steps.
         exact = last.residual <= _NEXT_TO_NOTHING * share
         wrong = not exact and structure_left(self.matrix, *self._before) > STRUCTURED
         return "stalled" if wrong else "noise_floor"
 
 
 def _falls(before: float | None, now: float | None) -> bool:
-    return now is not None and (before is None or now < _STANDING * before)
+    return now is not None and (before is None or now < _CONSTANT * before)

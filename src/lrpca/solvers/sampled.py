@@ -3,9 +3,9 @@
 1. Some rows and columns are drawn, in groups of neighbours, and read once. The block where they cross is solved by the
    default method.
 2. All other rows and columns are regressed on it, robustly, from their sampled entries (`lrpca.solvers.cross`).
-3. The answer is held against entries that it has not seen, and against the rows and columns themselves: they must be
-   explained as well as the block is. Otherwise Y is solved by the full method.
-4. Without noise the answer is exact. With noise of level σ it is off by about σ √(r/m), m being the sampled rows and
+3. The fit is tested on entries that it has not seen, and on the rows and columns themselves: they must be explained as
+   well as the block is. Otherwise Y is solved by the full method.
+4. Without noise the fit is exact. With noise of level σ it is off by about σ √(r/m), m being the sampled rows and
    columns, where the full method is off by σ √(r/n): one tangent pass over Y removes most of the difference, a second
    one the rest and shows it.
 
@@ -31,30 +31,31 @@ from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, draw_sample, observed_share
 from lrpca.schedule import default_schedule
-from lrpca.solvers.base import State
+from lrpca.solvers.adaptive import solve_adaptive
+from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.low_inlier_rows import left_behind
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
 from lrpca.solvers.options import integer
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.polish import Polish
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
 
-# Passes over Y after which the full method takes over, if X is still on its way.
+# Passes over Y after which the full method solves Y, if X is not at rest.
 _MOST_PASSES = 4
-# Fewer sampled rows and columns than this for each component are refused.
+# The least number of sampled rows and columns for each component.
 _LEAST_PER_COMPONENT = 4
 # Entries that were not sampled must have a σ of at most this times the block's, and be clean as often but for this
 # much and so many standard deviations of chance.
 _LOUDER, _FEWER_CLEAN, _SURELY = 1.2, 0.03, 5.0
 # Without noise σ is rounding, of products that are longer or shorter.
 _LOUDER_ROUNDING = 6.0
-# A row that keeps less than this part of what others do is lost; the structure in those below the second is looked for.
-_LOST, _BEHIND, _ENOUGH = 0.3, 0.7, 10
-# The block's last questions are asked where its noise is so loud that it may be outliers, or where the residuals within
-# so many σ have a singular value this much beyond that of noise.
-_LAST_QUESTIONS = frozenset({"doubts", "second_start", "sharpening"})
+# A row that keeps less than this part of what others keep is lost; those below the second are tested for structure.
+_LOST, _LOW_INLIERS, _ENOUGH = 0.3, 0.7, 10
+# The last convergence checks of the block run if its noise is so loud that it may be outliers, or if the residuals
+# within so many σ have a singular value this much beyond that of noise.
+_LAST_CHECKS = frozenset({"doubts", "second_start", "sharpening"})
 _LOUD, _CLEAN, _LIKE_NOISE = 0.3, 4.0, 1.3
 _AT_REST = ("tol", "noise_floor")
 _TINY = 1e-300
@@ -65,7 +66,7 @@ OPTIONS = {
 }
 
 
-def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Outcome:
+def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Solution:
     """Sample, regress, check, and pass over Y if it pays.
 
     Parameters
@@ -90,29 +91,109 @@ def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Ou
         )
     run.settle(side=max(sides))
     iterations = run.iterations()
-    next(iterations)  # its clock runs
-    answer = _sampled_answer(run, sides)
-    if isinstance(answer, str):
-        run.settle(fallback=answer)
+    next(iterations)  # starts the clock
+    fit = _sampled_fit(run, sides)
+    if isinstance(fit, str):
+        run.settle(fallback=fit)
         return _solve_fully(run)
-    return _polished(run, answer, iterations, passes)
+    return _polished(run, fit, iterations, passes)
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """What the sampled rows and columns tell."""
+class _SampledFit:
+    """The solution of the block, and the regressions of all rows and columns on it."""
 
-    factors: Factors  # (n1, k), (n2, k)
+    run: Run
+    cross: Cross
+    block: Factors  # (m1, k), (m2, k)
+    block_residuals: Any  # (m,) of sampled entries of the block
     peak: Peak
-    error: float  # relative, that the noise is expected to cause
-    threshold: float
-    residual: float
-    kept: float
-    change: float | None
+    by_row: Fit
+    by_column: Fit
+
+    @property
+    def factors(self) -> Factors:
+        """L (n1, k) and R (n2, k)."""
+        return self.by_row.coefficients, self.by_column.coefficients
+
+    def error(self) -> float:
+        """Return the relative error that the noise is expected to cause."""
+        entries, kept = math.sqrt(math.prod(self.run.matrix.shape)), max(self.peak.share, 0.1)
+        # Every row and every column has its own error.
+        variance = sum(factor.shape[1] / (kept * len(factor)) for factor in self.block)
+        return self.peak.sigma * math.sqrt(variance) * entries / max(product_norm(*self.factors), _TINY)
+
+    def numbers(self) -> dict[str, float | None]:
+        """Return the numbers of the first record; without noise the change is that of the regressions."""
+        fits = self.by_row, self.by_column
+        observed, kept = (sum(int(counts.sum()) for counts in pair) for pair in zip(*map(_counts, fits), strict=True))
+        sizes = [math.hypot(*(getattr(fit, name) for fit in fits)) for name in ("residual", "norm")]
+        return {
+            "threshold": max(fit.threshold for fit in fits),
+            "residual": sizes[0] / max(sizes[1], _TINY),
+            "kept": kept / max(1, observed),
+            "change": None if self.peak.is_noise else math.hypot(*(fit.change for fit in fits)),
+        }
+
+    def problem(self) -> str | None:
+        """Return why the fit is unreliable, if it is."""
+        cross, rank = self.cross, self.block[0].shape[1]
+        for name, fit, band, known in (
+            ("row", self.by_row, cross.columns, self.block[1]),
+            ("column", self.by_column, cross.rows, self.block[0]),
+        ):
+            least = int(fit.observed.min())
+            if least < _LEAST_PER_COMPONENT * rank:
+                return f"a {name} has only {least} observed entries in the sample"
+            if fit.lacking:
+                return f"{fit.lacking} {name}(s) have no clean entry that tells of some component of the sampled block"
+            shares = fit.kept_shares()
+            lost = int(np.count_nonzero(shares < _LOST))
+            if lost:
+                return f"{lost} {name}(s) are not explained by the sampled block"
+            low = np.flatnonzero(shares < _LOW_INLIERS)
+            # Rows with more outliers than others, or with a component that the block does not have?
+            if len(low) >= _ENOUGH and structure_left(band.part(low), known, fit.coefficients[low]) > SUSPICIOUS:
+                return f"{len(low)} {name}s have structure that the sampled block does not have"
+        return self._held_out_problem()
+
+    def _held_out_problem(self) -> str | None:
+        """Test the fit on entries outside the sampled rows and columns.
+
+        Two numbers are enough: a component that a block of this size would show raises σ by far more.
+        """
+        matrix, peak = self.run.matrix, self.peak
+        is_new = [np.ones(n, bool) for n in matrix.shape]
+        is_new[0][self.cross.rows.indices] = is_new[1][self.cross.columns.indices] = False
+        sample = self.run.sample.telling
+        held_out = sample.only(is_new[0][sample.rows] & is_new[1][sample.columns])
+        count = len(held_out.values)
+        if count == 0:
+            return "no entry outside the sampled rows and columns is observed"
+        found = _peak_of(matrix, held_out, *self.factors)
+        if peak.is_noise:
+            # The block's fit has taken up part of its noise, and new entries have the error of their row and column.
+            (m1, r), m2 = self.block[0].shape, len(self.block[1])
+            fitted = min(0.5, r * (m1 + m2 - r) / (max(peak.share, 0.1) * m1 * m2))
+            limit = _LOUDER * peak.sigma * math.sqrt((1 + fitted) / (1 - fitted))
+        else:
+            limit = _LOUDER_ROUNDING * max(peak.sigma, peak.rounding)
+        if found.sigma > limit:
+            return f"held-out entries have residuals of {found.sigma:.2g}, the sampled block of {peak.sigma:.2g}"
+        both = held_out.residuals(*self.factors), self.block_residuals
+        clean, expected = (float(np.mean(sizes <= _CLEAN * limit)) for sizes in both)
+        chance = math.sqrt(expected * (1 - expected) * (1 / count + 1 / len(self.block_residuals)))
+        if clean < expected - _FEWER_CLEAN - _SURELY * chance:
+            return f"{100 * clean:.0f}% of held-out entries are explained, {100 * expected:.0f}% of the sampled block"
+        return None
 
 
-def _sampled_answer(run: Run, sides: tuple[int, int]) -> _Answer | str:
-    """Return the factors found from sampled rows and columns, or why they are not to be believed."""
+def _counts(fit: Fit) -> tuple[Any, Any]:
+    return fit.observed, fit.kept
+
+
+def _sampled_fit(run: Run, sides: tuple[int, int]) -> _SampledFit | str:
+    """Return the fit to sampled rows and columns, or why it is unreliable."""
     cross = draw_cross(run.matrix, sides, run.rng)
     try:
         sample = draw_sample(cross.core, run.rng, exact=True)
@@ -127,37 +208,29 @@ def _sampled_answer(run: Run, sides: tuple[int, int]) -> _Answer | str:
             return "the sampled block is zero"
         tol = _tolerance(run)
         by_row, by_column = regress(cross.columns, R_J, peak, tol), regress(cross.rows, L_I, peak, tol)
-        answer = _joined(run, by_row, by_column, (L_I, R_J), peak)
-        in_block = sample.telling.residuals(L_I, R_J)
-        return _trouble(run, cross, by_row, by_column, (L_I, R_J), peak, in_block) or answer
+        residuals = sample.telling.residuals(L_I, R_J)
+        fit = _SampledFit(run, cross, (L_I, R_J), residuals, peak, by_row, by_column)
+        return fit.problem() or fit
     finally:
         cross.close()
 
 
-def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Outcome:
-    """Solve the block: without its last questions, which cost more than all the rest, unless there is reason to ask."""
-    from lrpca.solvers.adaptive import solve_adaptive
-
-    tol, most = _tolerance(run), run.method.max_iter
-
-    def solved(rules: frozenset[str]) -> Outcome:
-        return solve_adaptive(
-            core, run.rank, default_schedule(), sample, tol=tol, max_iter=most, rng=run.rng, rules=rules
-        )
-
-    quick = solved(frozenset(RULES) - _LAST_QUESTIONS)
-    return quick if _is_plain(core, sample, quick) else solved(frozenset(RULES))
+def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
+    """Solve the block, with the last checks, which cost more than all the rest, only if a quick test fails."""
+    problem = Problem(core, run.rank, default_schedule(), sample, _tolerance(run), run.method.max_iter, run.rng)
+    quick = solve_adaptive(problem, rules=frozenset(RULES) - _LAST_CHECKS)
+    return quick if _is_plain(core, sample, quick) else solve_adaptive(problem)
 
 
-def _is_plain(core: DenseMatrix, sample: Sample, outcome: Outcome) -> bool:
-    """Tell whether a solution of the block has come to rest, has everyone on board, and leaves nothing but noise."""
-    assert outcome.survey is not None and outcome.kept is not None
-    if outcome.reason not in _AT_REST or left_behind(outcome.kept, outcome.survey):
+def _is_plain(core: DenseMatrix, sample: Sample, solution: Solution) -> bool:
+    """Tell whether a solution of the block is at rest, has no low-inlier rows, and leaves nothing but noise."""
+    assert solution.survey is not None and solution.kept is not None
+    if solution.reason not in _AT_REST or left_behind(solution.kept, solution.survey):
         return False
-    peak = _peak_of(core, sample.telling, outcome.L, outcome.R)
+    peak = _peak_of(core, sample.telling, solution.L, solution.R)
     if not peak.is_noise:
         return True
-    residual = core.array - outcome.L @ outcome.R.T
+    residual = core.array - solution.L @ solution.R.T
     with np.errstate(invalid="ignore"):
         kept = np.abs(residual) <= _CLEAN * peak.sigma
     kept = kept if core.mask is None else kept & core.mask
@@ -167,7 +240,7 @@ def _is_plain(core: DenseMatrix, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _tolerance(run: Run) -> float:
-    """Return the tolerance of the small problems: never a rough one, which would pass for noise."""
+    """Return the tolerance of the small problems: never a rough one, whose error would count as noise."""
     single = run.matrix.result in (np.float32, np.complex64)
     usual = max(run.method.tol, 1e-6) if single else run.method.tol
     return min(run.tol, usual) or usual
@@ -180,105 +253,16 @@ def _peak_of(matrix: DenseMatrix, sample: Sample, L: Any, R: Any) -> Peak:
     return Peak(found.sigma, found.share, typical, rounding)
 
 
-def _joined(run: Run, by_row: Fit, by_column: Fit, block: Factors, peak: Peak) -> _Answer:
-    L, R = by_row.coefficients, by_column.coefficients
-    size, entries = product_norm(L, R), math.sqrt(math.prod(run.matrix.shape))
-    # Every row and every column has its own error.
-    kept = max(peak.share, 0.1)
-    variance = sum(block[0].shape[1] / (kept * len(factor)) for factor in block)
-    observed = int(by_row.observed.sum() + by_column.observed.sum())
-    return _Answer(
-        factors=(L, R),
-        peak=peak,
-        error=peak.sigma * math.sqrt(variance) * entries / max(size, _TINY),
-        threshold=max(by_row.threshold, by_column.threshold),
-        residual=math.hypot(by_row.residual, by_column.residual) / max(math.hypot(by_row.norm, by_column.norm), _TINY),
-        kept=int(by_row.kept.sum() + by_column.kept.sum()) / max(1, observed),
-        change=None if peak.is_noise else math.hypot(by_row.change, by_column.change),
-    )
-
-
-def _trouble(
-    run: Run, cross: Cross, by_row: Fit, by_column: Fit, block: Factors, peak: Peak, in_block: Any
-) -> str | None:
-    """Return why the answer is not to be believed, if so."""
-    rank = block[0].shape[1]
-    for name, fit, band, known in (
-        ("row", by_row, cross.columns, block[1]),
-        ("column", by_column, cross.rows, block[0]),
-    ):
-        least = int(fit.observed.min())
-        if least < _LEAST_PER_COMPONENT * rank:
-            return f"a {name} has only {least} observed entries in the sample"
-        if fit.lacking:
-            return f"{fit.lacking} {name}(s) have no clean entry that tells of some component of the sampled block"
-        shares = fit.kept_shares()
-        lost = int(np.count_nonzero(shares < _LOST))
-        if lost:
-            return f"{lost} {name}(s) are not explained by the sampled block"
-        behind = np.flatnonzero(shares < _BEHIND)
-        if len(behind) >= _ENOUGH:
-            # Rows with more outliers than others, or with a component that the block does not have?
-            mask = None if band.matrix.mask is None else band.matrix.mask[:, behind]
-            part = DenseMatrix(band.matrix.array[:, behind], mask)
-            left = structure_left(part, known, fit.coefficients[behind])
-            if left > SUSPICIOUS:
-                return f"{len(behind)} {name}s have structure that the sampled block does not have"
-    return _held_out_trouble(run, cross, by_row, by_column, block, peak, in_block)
-
-
-def _held_out_trouble(
-    run: Run,
-    cross: Cross,
-    by_row: Fit,
-    by_column: Fit,
-    block: Factors,
-    peak: Peak,
-    in_block: Any,  # (m,) residuals of the block
-) -> str | None:
-    """Hold the answer against entries in none of the sampled rows and columns.
-
-    Two numbers do: a component that a block of this size would show in their residuals raises σ by far more.
-    """
-    is_new = [np.ones(n, bool) for n in run.matrix.shape]
-    is_new[0][cross.rows.indices] = is_new[1][cross.columns.indices] = False
-    sample = run.sample.telling
-    held_out = sample.only(is_new[0][sample.rows] & is_new[1][sample.columns])
-    count = len(held_out.values)
-    if count == 0:
-        return "no entry outside the sampled rows and columns is observed"
-    L, R = by_row.coefficients, by_column.coefficients
-    found = _peak_of(run.matrix, held_out, L, R)
-    if peak.is_noise:
-        # The block's fit has taken up part of its noise, and new entries have the error of their row and column.
-        m1, m2, r = len(block[0]), len(block[1]), block[0].shape[1]
-        fitted = min(0.5, r * (m1 + m2 - r) / (max(peak.share, 0.1) * m1 * m2))
-        limit = _LOUDER * peak.sigma * math.sqrt((1 + fitted) / (1 - fitted))
-    else:
-        limit = _LOUDER_ROUNDING * max(peak.sigma, peak.rounding)
-    if found.sigma > limit:
-        return f"held-out entries have residuals of {found.sigma:.2g}, the sampled block of {peak.sigma:.2g}"
-    clean, expected = (float(np.mean(sizes <= _CLEAN * limit)) for sizes in (held_out.residuals(L, R), in_block))
-    chance = math.sqrt(expected * (1 - expected) * (1 / count + 1 / len(in_block)))
-    if clean < expected - _FEWER_CLEAN - _SURELY * chance:
-        return f"{100 * clean:.0f}% of held-out entries are explained, {100 * expected:.0f}% of the sampled block"
-    return None
-
-
-def _polished(run: Run, answer: _Answer, iterations: Iterator[int], passes: int | None) -> Outcome:
-    """Record the sampled answer, and pass over Y while that pays."""
-    polish = Polish(run, *answer.factors)
-    stop = run.record(
-        *polish.factors,
-        threshold=answer.threshold,
-        residual=answer.residual,
-        change=answer.change,
-        kept=answer.kept,
-    )
-    if stop is None and run.tol and polish.is_small(answer.error if answer.change is None else answer.change):
+def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int | None) -> Solution:
+    """Record the sampled fit, and pass over Y while that pays."""
+    polish = Polish(run, *fit.factors)
+    numbers = fit.numbers()
+    stop = run.record(*polish.factors, **numbers)
+    change = numbers["change"]
+    if stop is None and run.tol and polish.is_small(fit.error() if change is None else change):
         stop = "tol"
     may_go_on = passes is None and len(run.history) < run.max_iter
-    if stop is None and may_go_on and run.tol and answer.peak.is_noise and polish.rank < run.rank:
+    if stop is None and may_go_on and run.tol and fit.peak.is_noise and polish.rank < run.rank:
         # Weak components of the whole may be hidden in the noise of the block, and would be slow to grow from nothing.
         return _solve_fully(run)
     most = _MOST_PASSES if passes is None else passes
@@ -290,30 +274,26 @@ def _polished(run: Run, answer: _Answer, iterations: Iterator[int], passes: int 
         if next(iterations, None) is None:
             break
         stop = polish.step()
-    return polish.outcome(stop or "max_iter")
+    return polish.solution(stop or "max_iter")
 
 
-def _solve_fully(run: Run, start: Factors | None = None) -> Outcome:
-    """Return what the full method finds; its iterations are counted on."""
-    from lrpca.solvers.adaptive import solve_adaptive
-
+def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
+    """Return the solution of the full method; its iterations are counted from those before."""
     before = list(run.history)
-    callback = run.callback
+    callback = run.problem.callback
 
     def counted_on(state: State) -> object:
         assert callback is not None
         return callback(replace(state, iteration=len(before) + state.iteration))
 
-    outcome = solve_adaptive(
-        run.matrix,
-        run.rank,
-        default_schedule(),
-        run.sample,
-        tol=run.tol,
-        max_iter=run.max_iter - len(before),
-        rng=run.rng,
-        callback=None if callback is None else counted_on,
-        start=start,
+    solution = solve_adaptive(
+        replace(
+            run.problem,
+            schedule=default_schedule(),
+            max_iter=run.max_iter - len(before),
+            callback=None if callback is None else counted_on,
+            start=start,
+        )
     )
-    history = [replace(record, iteration=len(before) + record.iteration) for record in outcome.history]
-    return replace(outcome, history=before + history)
+    history = [replace(record, iteration=len(before) + record.iteration) for record in solution.history]
+    return replace(solution, history=before + history)

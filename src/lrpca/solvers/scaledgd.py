@@ -14,17 +14,18 @@ References
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from lrpca.core import factors as iteration
+from lrpca.core.passes import Pass
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.outcome import Outcome
-from lrpca.solvers.outlier_share import settle_share
-from lrpca.solvers.residuals import Residual, first_factors, full_step, relative, residual_of
-from lrpca.solvers.run import Run
+from lrpca.solvers.residuals import Descent, Residual, descend, residual_of
+from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.sparsify import DenseResidual
-from lrpca.solvers.stationarity import Cut, Standstill, below
+from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
 OPTIONS = {
     "alpha": number(least=0, below=1),
@@ -33,6 +34,9 @@ OPTIONS = {
     "step": number(above=0),
     "change": number(least=1e-6, below=1),
 }
+
+# Roundings of the largest entry of Y.
+_ROUNDINGS = 8.0
 
 
 def solve(
@@ -43,7 +47,7 @@ def solve(
     init: float | None = None,
     step: float | None = None,
     change: float | None = None,
-) -> Outcome:
+) -> Solution:
     """Run scaled gradient descent.
 
     Parameters
@@ -54,48 +58,35 @@ def solve(
     gamma : float, optional
         The iteration rejects the share γ α of every row and column. If not given, what the fullest of them has if
         outliers lie anywhere: 1.47 for α = 0.1 and 1000 entries. The authors' 2 rejects so many clean entries that it
-        fails from α = 0.2 on; less than the fullest row has leaves outliers in for ever.
+        fails from α = 0.2 on; a share below that of the fullest row never removes all outliers.
     init : float, optional
         Share of every row and column that is rejected before the SVD of the start. If not given, nothing, α (as in the
         paper) or γ α, by the median residual: T_α removes the largest entries of X where outliers are not larger.
     step : float, optional
         Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
     change : float, optional
-        Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.stationarity`);
-        with ``tol=0`` by nothing else. Not where less than 0.3 of the entries are observed.
+        Also stop when the relative changes of X and S are both below this (`lrpca.solvers.stationarity`), and with
+        ``tol=0`` only then. Not where less than 0.3 of the entries are observed.
     """
     residual = residual_of(run)
-    result, reason = None, "max_iter"
-    standstill = Standstill(run.matrix, run.sample, change)
+    test = StationarityTest(run.matrix, run.sample, change)
     if not isinstance(residual, DenseResidual):
         run.refuse("where few entries are observed", change=change)
-    try:
-        alpha, share = settle_share(run, alpha, gamma, residual.observed)
-        L, R = first_factors(run, residual, (alpha, share), init)
-        for _ in run.iterations():
-            result = residual.sparsified(L, R, share)
-            size, kept = relative(residual, result)
-            eta = step or full_step(kept)
-            dL, dR = iteration.scaled_directions(L, R, result)
-            if not (np.isfinite(dL).all() and np.isfinite(dR).all()):
-                reason = "runaway"
-                break
-            before, (L, R) = (L, R), (L + eta / residual.observed * dL, R + eta / residual.observed * dR)
-            verdict = run.record(L, R, step=eta, residual=size, kept=kept)
-            if verdict is not None:
-                reason = verdict
-                break
-            if change is not None and standstill.reached(before, _cut(residual, run), (L, R)):
-                reason = "tol"
-                break
-    finally:
-        residual.close()
-    return run.end(L, R, reason, result.kept if result else None)
+
+    def update(L: Any, R: Any, result: Pass, eta: float) -> Factors:
+        dL, dR = iteration.scaled_directions(L, R, result)
+        return L + eta / residual.observed * dL, R + eta / residual.observed * dR
+
+    def is_stationary(before: Factors, after: Factors) -> bool:
+        return change is not None and test.reached(before, _sparse_threshold(residual, run), after)
+
+    return descend(run, residual, Descent(alpha, gamma, init, step), update, is_stationary)
 
 
-def _cut(residual: Residual, run: Run) -> Cut:
-    """Return how the last iteration cut S out of the residual."""
+def _sparse_threshold(residual: Residual, run: Run) -> SparseThreshold:
+    """Return the threshold of the last iteration, lowered by rounding: its levels are entries of D, computed anew."""
     assert isinstance(residual, DenseResidual)
-    largest = float(np.abs(run.sample.values).max())
-    rows, columns = (below(levels, largest, run.matrix.arithmetic) for levels in residual.levels)
-    return Cut(math.inf, rows, columns)
+    real = np.zeros(0, run.matrix.arithmetic).real.dtype
+    rounding = _ROUNDINGS * float(np.finfo(real).eps) * float(np.abs(run.sample.values).max())
+    rows, columns = (np.maximum(levels - rounding, 0.0) for levels in residual.levels)
+    return SparseThreshold(math.inf, rows, columns)

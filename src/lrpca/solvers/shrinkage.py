@@ -2,7 +2,7 @@
 
 Only the triplets above the level are needed. How many those are is predicted from the last time [1]_, and the SVD is a
 subspace iteration that starts from the last right singular vectors. Where too many exceed the level for that to pay,
-a full SVD takes over.
+a full SVD is computed.
 
 References
 ----------
@@ -27,8 +27,8 @@ _GROWTH = 4
 _FIRST = 10
 # A matrix this many times longer than wide is solved by products with its short side.
 _NARROW = 8
-# Steps after which vectors that are not found yet lie in a dense part of the spectrum, just above the level. A matrix
-# with at most so many singular values is then better decomposed in full; a larger one does without them.
+# Vectors that have not converged after so many steps lie in a dense part of the spectrum, just above the level. With at
+# most so many singular values the matrix is then decomposed in full; in a larger one they are neglected.
 _MOST_STEPS, _AFFORDABLE = 5, 500
 _LARGEST_RTOL = 1e-6
 
@@ -60,8 +60,8 @@ class Shrinkage:
     ) -> PartialSVD:
         """Return the triplets of M above the level, their values less the level.
 
-        The product is right to about `tolerance`. Values just above the level hardly count in it, which is well: there
-        the spectrum is dense, and the vectors are slow to find.
+        The product is accurate to about `tolerance`. Values just above the level, where the spectrum is dense and
+        vectors converge slowly, hardly count in it.
         """
         svd = self._above(M, level, tolerance)
         count = int(np.count_nonzero(svd.values > level))
@@ -99,10 +99,7 @@ def _error(before: PartialSVD, svd: PartialSVD, level: float) -> float:
     return float((np.maximum(values - level, 0) * turned * (svd.values[-1] / values) ** 2).max())
 
 
-def _step(
-    M: Any,  # (n1, n2)
-    basis: Any,  # (n2, k)
-) -> PartialSVD:
+def _step(M: Any, basis: Any) -> PartialSVD:
     """Take one step of subspace iteration: large products in the type of M, small matrices in double precision."""
     adjoint, wide = M.conj().T, _wide(M)
     return leading_svd(
@@ -110,9 +107,7 @@ def _step(
     )
 
 
-def _full(
-    M: Any,  # (n1, n2)
-) -> PartialSVD:
+def _full(M: Any) -> PartialSVD:
     n1, n2 = M.shape
     if max(n1, n2) >= _NARROW * min(n1, n2):
         # Of V^H from the short side of M, or of its transpose.

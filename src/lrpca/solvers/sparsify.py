@@ -34,7 +34,7 @@ class DenseResidual:
     def __init__(self, matrix: DenseMatrix, norm: float, observed: float) -> None:
         self.shape, self.norm, self.observed = matrix.shape, norm, observed
         self._matrix = matrix
-        # Kernels want neighbours along rows; T_α does not care which way round.
+        # The kernels read along rows; T_α is the same for the transposed matrix.
         array = matrix.array
         self._transposed = isinstance(array, np.ndarray) and array.flags.f_contiguous and not array.flags.c_contiguous
         self._D = np.empty(self.shape[::-1] if self._transposed else self.shape, matrix.arithmetic)
@@ -45,12 +45,7 @@ class DenseResidual:
         """End the threads."""
         self._threads.close()
 
-    def sparsified(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        share: float,
-    ) -> Pass:
+    def sparsified(self, L: Any, R: Any, share: float) -> Pass:
         """Return the pass of E = D - T(D), with the products E R̄ and Eᵀ L̄."""
         if self._transposed:
             return self._sparsified(R, L, share, store=False).transposed()
@@ -61,35 +56,22 @@ class DenseResidual:
         n1, n2 = self._D.shape
         self._sparsified(np.zeros((n1, 0)), np.zeros((n2, 0)), share, store=True)
 
-    def times(
-        self,
-        A: Any,  # (n2, k)
-    ) -> Any:
+    def times(self, A: Any) -> Any:
         """Return E A, (n1, k)."""
-        return self._columns_times(A) if self._transposed else self._rows_times(A)
+        return self._times(A, transposed=self._transposed)
 
-    def adjoint_times(
-        self,
-        B: Any,  # (n1, k)
-    ) -> Any:
+    def adjoint_times(self, B: Any) -> Any:
         """Return E^H B, (n2, k)."""
-        return (self._rows_times(B.conj()) if self._transposed else self._columns_times(B.conj())).conj()
+        return self._times(B.conj(), transposed=not self._transposed).conj()
 
-    # By the kernel and our threads: those of BLAS wait for each other where other processes are at work.
-    def _rows_times(self, A: Any) -> Any:
-        n1 = self._D.shape[0]
-        At, none = np.ascontiguousarray(A.T, self._D.dtype), np.zeros((n1, 0), self._D.dtype)
-        return self._reject(*self._keeping_all(), At, none, store=False).CA
-
-    def _columns_times(self, B: Any) -> Any:
-        n2 = self._D.shape[1]
-        none, B = np.zeros((0, n2), self._D.dtype), np.ascontiguousarray(B, self._D.dtype)
-        return self._reject(*self._keeping_all(), none, B, store=False).CtB
-
-    def _keeping_all(self) -> tuple[Any, Any]:
-        n1, n2 = self._D.shape
-        real = self._D.real.dtype
-        return np.full(n1, np.inf, real), np.zeros(n2, real)
+    def _times(self, M: Any, *, transposed: bool) -> Any:
+        """Return D M or Dᵀ M, by the kernel: threads of BLAS wait for each other while other processes run."""
+        (n1, n2), dtype, real = self._D.shape, self._D.dtype, self._D.real.dtype
+        keep_all = np.full(n1, np.inf, real), np.zeros(n2, real)
+        if transposed:
+            none, B = np.zeros((0, n2), dtype), np.ascontiguousarray(M, dtype)
+            return self._reject(*keep_all, none, B, store=False).CtB
+        return self._reject(*keep_all, np.ascontiguousarray(M.T, dtype), np.zeros((n1, 0), dtype), store=False).CA
 
     def _sparsified(self, L: Any, R: Any, share: float, *, store: bool) -> Pass:
         dtype = self._D.dtype
@@ -107,19 +89,14 @@ class DenseResidual:
         if isinstance(array, np.ndarray) and array.dtype == D.dtype and matrix.mask is None:
             rows = array.T if self._transposed else array
             if rows.flags.c_contiguous:
-                # Read-only as a view of every array is: one compiled form serves all.
-                rows = rows.view()
-                rows.flags.writeable = False
-                return rows
+                return _read_only(rows)
         whole = D.T if self._transposed else D
         for start, block, mask in matrix.blocks(max(1, _PIECE // self.shape[1])):
             part = whole[start : start + len(block)]
             part[...] = block
             if mask is not None:
                 part[~mask] = np.nan
-        rows = D.view()
-        rows.flags.writeable = False
-        return rows
+        return _read_only(D)
 
     def _row_levels(self, Y: Any, L: Any, Rt: Any, share: float) -> Any:
         from lrpca.kernels.selection import row_thresholds
@@ -130,10 +107,8 @@ class DenseResidual:
 
         def work(part: tuple[slice, slice]) -> None:
             rows, _ = part
-            row, (sizes, bits, counts, room) = np.empty(n2, D.dtype), scratch.make(n2, n2)
-            row_thresholds(
-                Y[rows], L[rows], Rt, share, scratch.shift, D[rows], row, sizes, bits, counts, room, levels[rows]
-            )
+            row, buffers = np.empty(n2, D.dtype), scratch.make(n2, n2)
+            row_thresholds(Y[rows], L[rows], Rt, share, scratch.shift, D[rows], row, *buffers, levels[rows])
 
         self._threads.map(work, self._parts(len(Rt)), work=n1 * n2 * (len(Rt) + 6.0))
         return levels
@@ -148,8 +123,8 @@ class DenseResidual:
 
         def work(part: tuple[slice, slice]) -> None:
             _, columns = part
-            sizes, bits, counts, room = scratch.make(width * n1, n1)
-            column_thresholds(D, columns.start, columns.stop, share, scratch.shift, sizes, bits, counts, room, levels)
+            buffers = scratch.make(width * n1, n1)
+            column_thresholds(D, columns.start, columns.stop, share, scratch.shift, *buffers, levels)
 
         self._threads.map(work, partition(D.shape, 1, by_rows=False), work=n1 * n2 * 6.0)
         return levels
@@ -180,8 +155,15 @@ class DenseResidual:
         return partition(self._D.shape, max(1, width), by_rows=True)
 
 
+def _read_only(rows: Any) -> Any:
+    """Return a read-only view, so that one compiled form serves all arrays."""
+    rows = rows.view()
+    rows.flags.writeable = False
+    return rows
+
+
 class Scratch:
-    """Room for the selection of thresholds in moduli of one type."""
+    """Buffers for the selection of thresholds in moduli of one type."""
 
     def __init__(self, dtype: Any) -> None:
         from lrpca.kernels.selection import shift_of
@@ -191,7 +173,7 @@ class Scratch:
         self._integer = np.int64 if self.real.itemsize == 8 else np.int32
 
     def make(self, length: int, longest: int) -> tuple[Any, Any, Any, Any]:
-        """Return `length` moduli, the same memory as integers, counts, and room for the `longest` candidates."""
+        """Return `length` moduli, the same memory as integers, counts, and space for the `longest` candidates."""
         from lrpca.kernels.selection import BINS
 
         sizes = np.empty(length, self.real)

@@ -8,7 +8,7 @@ problem in X plus the nuclear norm, solved by accelerated proximal steps [2]_
     X = shrink(Z + clip(Y - Z, λμ), μ),   Z = X + momentum (X - X_before),
 
 with μ falling from σ_1(Y) to its value. A missing entry has no residual. Both parts come out shrunk by about μ; with
-``debias`` the singular values are fitted anew to the entries that are not in S.
+``debias`` the singular values are refitted to the entries that are not in S.
 
 References
 ----------
@@ -26,8 +26,8 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.influence import levels
+from lrpca.solvers.base import Solution
 from lrpca.solvers.options import flag, number
-from lrpca.solvers.outcome import Outcome
 from lrpca.solvers.outlier_share import probe_block
 from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
@@ -53,7 +53,7 @@ _SVD_ACCURACY = 1e-4
 _PROBED_RANK = 20
 
 
-def solve(run: Run, *, weight: float | None = None, noise_level: float | None = None, debias: bool = False) -> Outcome:
+def solve(run: Run, *, weight: float | None = None, noise_level: float | None = None, debias: bool = False) -> Solution:
     """Run stable principal component pursuit.
 
     Parameters
@@ -64,7 +64,7 @@ def solve(run: Run, *, weight: float | None = None, noise_level: float | None = 
     noise_level : float, optional
         σ, the standard deviation of the noise; estimated from a block of Y if not given.
     debias : bool
-        Fit the low-rank part anew, with S's support as found and those components that stand out of the noise.
+        Refit the low-rank part on the entries that are not in S, with the components that exceed the noise.
     """
     longest = max(run.matrix.shape)
     weight = weight or 1 / math.sqrt(run.survey.observed * longest)
@@ -99,44 +99,29 @@ def _pursue(run: Run, weight: float, last_mu: float) -> tuple[Any, Any, str]:
         before_L, before_R = L, R
         L, R = svd.factors()
         reason = run.record(L, R, threshold=weight * mu, step=1.0, residual=norm, kept=kept)
-        way = _way(run, left, right, L, R) / (mu * math.sqrt(max(1, L.shape[1])))
-        if reason is not None and (reason != "tol" or (mu == last_mu and way <= _AT_REST)):
+        distance = _distance(run, left, right, L, R) / (mu * math.sqrt(max(1, L.shape[1])))
+        if reason is not None and (reason != "tol" or (mu == last_mu and distance <= _AT_REST)):
             return L, R, reason
         t, t_before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
         momentum = (t_before - 1) / t
-        falls = mu > last_mu and way <= _NEARLY
+        falls = mu > last_mu and distance <= _NEARLY
         if falls or _points_back(left, right, L, R, before_L, before_R):
             momentum, t = 0.0, 1.0
         mu = max(last_mu, _FALL * mu) if falls else mu
     return L, R, "max_iter"
 
 
-def _way(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
+def _distance(run: Run, Z_left: Any, Z_right: Any, L: Any, R: Any) -> float:
     """Return ‖X - Z‖ beyond what may be rounding."""
-    moved = iteration.product_norm(np.concatenate([L, Z_left], axis=1), np.concatenate([R, -Z_right], axis=1))
+    moved = iteration.product_distance(L, R, Z_left, Z_right)
     rounding = _ROUNDINGS * float(np.finfo(run.matrix.arithmetic).eps)
     return max(0.0, moved - rounding * iteration.product_norm(L, R))
 
 
-def _points_back(
-    Z_left: Any,  # (n1, m)
-    Z_right: Any,  # (n2, m)
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    before_L: Any,  # (n1, q)
-    before_R: Any,  # (n2, q)
-) -> bool:
-    """Tell whether momentum led astray: ⟨Z - X, X - X_before⟩ > 0."""
-    products = [
-        sign * _inner(left, right, other_left, other_right)
-        for sign, (left, right), (other_left, other_right) in (
-            (1, (Z_left, Z_right), (L, R)),
-            (-1, (Z_left, Z_right), (before_L, before_R)),
-            (-1, (L, R), (L, R)),
-            (1, (L, R), (before_L, before_R)),
-        )
-    ]
-    return math.fsum(products) > 0
+def _points_back(Z_left: Any, Z_right: Any, L: Any, R: Any, before_L: Any, before_R: Any) -> bool:
+    """Tell whether the momentum points back: ⟨Z - X, X - X_before⟩ > 0."""
+    Z, X, before = (Z_left, Z_right), (L, R), (before_L, before_R)
+    return math.fsum([_inner(*Z, *X), -_inner(*Z, *before), -_inner(*X, *X), _inner(*X, *before)]) > 0
 
 
 def _inner(A: Any, B: Any, C: Any, D: Any) -> float:

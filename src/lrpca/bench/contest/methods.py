@@ -22,8 +22,7 @@ import numpy as np
 
 import lrpca
 from lrpca.solvers.methods import METHODS
-from lrpca.solvers.options import Check, check_options, choice, integer, number
-from lrpca.solvers.spelling import read_method
+from lrpca.solvers.options import Check, check_options, choice, integer, number, read_method
 
 # Called with an iterate, as factors (L, R) or as a matrix; True asks to stop.
 Callback = Callable[[Any], bool]

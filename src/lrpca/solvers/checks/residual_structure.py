@@ -41,6 +41,7 @@ def structure_left(
     """
     # The solver asks this question itself: its own looks, which would ask again, are left out below.
     from lrpca.solvers.adaptive import solve_adaptive
+    from lrpca.solvers.problem import Problem
 
     rng = np.random.default_rng(0)  # not the run's: asking must not change what comes after
     side = min(math.isqrt(_BLOCK), *matrix.shape)
@@ -61,7 +62,7 @@ def structure_left(
     rules = frozenset({"own_grams", "patience", "rescue"})
     schedule = default_schedule()
     try:
-        outcome = solve_adaptive(residual, _MORE, schedule, sample, tol=1e-4, max_iter=_PASSES, rng=rng, rules=rules)
+        outcome = solve_adaptive(Problem(residual, _MORE, schedule, sample, 1e-4, _PASSES, rng), rules=rules)
     finally:
         residual.close()
     # What the question costs, in reads of Y.

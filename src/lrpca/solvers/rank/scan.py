@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample, choose_block, draw_sample, is_large, observed_share, read_block
 from lrpca.schedule import Schedule
-from lrpca.solvers.base import State
+from lrpca.solvers.base import Solution, State, asked_to_stop
 from lrpca.solvers.components import noise_edge
 from lrpca.solvers.initialise import resistant_start
-from lrpca.solvers.outcome import Outcome, asked_to_stop
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rank.choice import RankTrial
-from lrpca.solvers.task import Factors, Task
+from lrpca.solvers.run import Factors
 
 # Y is looked at whole up to so many entries, then by a block of this many (600 x 600, longer where Y is narrow).
 _WHOLE, _BLOCK = 1 << 20, 360_000
@@ -67,7 +67,7 @@ def most_components(shape: tuple[int, int]) -> int:
     return max(1, min(shape) // _MOST_PART)
 
 
-def look(task: Task, tried: list[RankTrial]) -> tuple[int, Factors | None]:
+def look(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors | None]:
     """Return about how many components there are, and factors to start from if Y was looked at whole and it pays.
 
     What was tried is added to the list.
@@ -146,28 +146,18 @@ class _Look:
             width = int(gaps[-1]) + 1
         return L[:, :width], R[:, :width]
 
-    def _solve(self, room: int, start: Factors | None, *, may_stop: bool) -> tuple[Outcome, Watch]:
+    def _solve(self, room: int, start: Factors | None, *, may_stop: bool) -> tuple[Solution, Watch]:
         from lrpca.solvers.adaptive import solve_adaptive
 
         watch = Watch(may_stop)
-        outcome = solve_adaptive(
-            self.matrix,
-            room,
-            self.schedule,
-            self.sample,
-            tol=_TOL,
-            max_iter=_PASSES,
-            rng=self.rng,
-            callback=watch,
-            start=start,
-            row_weight=self.weight,
-            rules=_RULES,
-        )
+        problem = Problem(self.matrix, room, self.schedule, self.sample, _TOL, _PASSES, self.rng)
+        problem = replace(problem, callback=watch, start=start, row_weight=self.weight)
+        outcome = solve_adaptive(problem, rules=_RULES)
         reason = "crowded" if watch.stopped else outcome.reason
         self.tried.append(RankTrial(self.matrix.shape, room, count_components(outcome), reason))
         return outcome, watch
 
-    def _hides_something(self, outcome: Outcome) -> bool:
+    def _hides_something(self, outcome: Solution) -> bool:
         """Tell whether what is left is as loud as the data and leans to one side or has two peaks."""
         sample = self.sample.telling
         sigma, _ = measure_noise(self.matrix, sample, outcome)
@@ -218,13 +208,13 @@ def block_of(
     return np.sort(rows), np.sort(rng.choice(matrix.shape[1], lengths[1], replace=False))
 
 
-def count_components(outcome: Outcome) -> int:
+def count_components(outcome: Solution) -> int:
     """Return how many components are there, and not zero."""
     there = int((outcome.L.any(axis=0) & outcome.R.any(axis=0)).sum())
     return there if outcome.components is None else min(there, outcome.components)
 
 
-def measure_noise(matrix: DenseMatrix, sample: Sample, outcome: Outcome) -> tuple[float, float]:
+def measure_noise(matrix: DenseMatrix, sample: Sample, outcome: Solution) -> tuple[float, float]:
     """Return the noise level of a fit, and the edge of its singular values."""
     sample = sample.telling
     scale = sample.typical

@@ -19,14 +19,13 @@ import numpy as np
 
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import EXACT_BELOW, Sample, draw_sample, grouped, observed_share, read_block
-from lrpca.solvers.base import State
+from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.residual_structure import STRUCTURED, leading_over_edge
 from lrpca.solvers.cross import cross_sides
-from lrpca.solvers.outcome import Outcome
+from lrpca.solvers.problem import Problem
 from lrpca.solvers.rank.choice import RankChoice, RankTrial
 from lrpca.solvers.rank.scan import Watch, block_of, count_components, look, measure_noise, most_components
-from lrpca.solvers.run import Run
-from lrpca.solvers.task import Factors, Task
+from lrpca.solvers.run import Factors, Run
 
 # One in so many components is spare in the solution, and at least one.
 _SPARE = 8
@@ -43,12 +42,12 @@ class Found(NamedTuple):
     """A solution whose rank was found, and how."""
 
     run: Run
-    outcome: Outcome
+    outcome: Solution
     choice: RankChoice
 
 
 def solve_unknown_rank(
-    task: Task,
+    task: Problem,
     asked: str | float,
     start: Factors | None = None,
     callback: Callable[[State], object] | None = None,
@@ -57,7 +56,7 @@ def solve_unknown_rank(
 
     Parameters
     ----------
-    task : Task
+    task : Problem
     asked : "auto" or float
         All components, or as many as explain this share of the energy.
     start : (L, R), optional
@@ -76,7 +75,7 @@ def solve_unknown_rank(
     return Found(*task.solve(choice.found, None, callback), choice)
 
 
-def _choice_by_sample(task: Task, asked: str | float) -> RankChoice | None:
+def _choice_by_sample(task: Problem, asked: str | float) -> RankChoice | None:
     """Return the choice that a sampled block leads to, or None where Y is too small for one.
 
     Components count that stand out of the block's noise; without noise these are all.
@@ -107,7 +106,9 @@ def _choice_by_sample(task: Task, asked: str | float) -> RankChoice | None:
         rank = choice.components
 
 
-def _find(task: Task, asked: str | float, start: Factors | None, callback: Callable[[State], object] | None) -> Found:
+def _find(
+    task: Problem, asked: str | float, start: Factors | None, callback: Callable[[State], object] | None
+) -> Found:
     matrix = task.matrix
     tried: list[RankTrial] = []
     if start is None:
@@ -115,7 +116,7 @@ def _find(task: Task, asked: str | float, start: Factors | None, callback: Calla
     else:
         width = start[0].shape[1]
     most = max(width, most_components(matrix.shape))
-    solutions: list[tuple[Run, Outcome]] = []
+    solutions: list[tuple[Run, Solution]] = []
     for left in range(_SOLUTIONS - 1, -1, -1):
         rank = min(_with_spares(width, matrix.shape), most)
         watch = Watch(may_stop=left > 0 and rank < most, callback=callback)
@@ -151,7 +152,7 @@ def _with_spares(width: int, shape: tuple[int, int]) -> int:
     return rank + (rank % 5 == 2 and math.prod(shape) >= EXACT_BELOW)
 
 
-def _best(solutions: list[tuple[Run, Outcome]]) -> tuple[Run, Outcome]:
+def _best(solutions: list[tuple[Run, Solution]]) -> tuple[Run, Solution]:
     """Return the first solution, or a later one that is at rest where that is not or leaves clearly less noise."""
     best = solutions[0]
     for run, outcome in solutions[1:]:
@@ -162,7 +163,7 @@ def _best(solutions: list[tuple[Run, Outcome]]) -> tuple[Run, Outcome]:
     return best
 
 
-def _judged(run: Run, outcome: Outcome, asked: str | float, tried: list[RankTrial]) -> Found:
+def _judged(run: Run, outcome: Solution, asked: str | float, tried: list[RankTrial]) -> Found:
     """Return the solution cut to the components that were found, with the record of how."""
     there = max(1, count_components(outcome))
     sigma, edge = measure_noise(run.matrix, run.sample, outcome)
@@ -187,7 +188,7 @@ def _judged(run: Run, outcome: Outcome, asked: str | float, tried: list[RankTria
     return Found(run, replace(outcome, rank=rank), choice)
 
 
-def _leading_of_residual(run: Run, outcome: Outcome, sigma: float) -> float:
+def _leading_of_residual(run: Run, outcome: Solution, sigma: float) -> float:
     """Return the leading singular value of what is left, without outliers, in units of the noise's edge.
 
     Of a block, where Y is large: that shows less structure than there is, never more. Gaussian noise gives 1.

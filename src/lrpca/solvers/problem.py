@@ -1,9 +1,9 @@
-"""What `lrpca.decompose` was asked to do, checked; a run of a solver is made of it once the rank is known."""
+"""The problem that a solver is given; a `lrpca.solvers.base.Solution` is what it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,29 @@ from lrpca.core.units import unit_of
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import SAMPLE_SIZE, Sample, draw_sample
 from lrpca.schedule import Schedule, default_schedule
-from lrpca.solvers.base import State
+from lrpca.solvers.base import Solution, State
 from lrpca.solvers.methods import METHODS, Method
-from lrpca.solvers.outcome import Outcome
-from lrpca.solvers.run import Run
+from lrpca.solvers.run import Factors, Run
 
-# Precise enough to tell how many components there are.
+# Precise enough to count the components.
 _COUNTING_TOL = 1e-6
-
-Factors = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
-class Task:
-    """Data, method and settings; see `lrpca.solvers.run.Run`."""
+class Problem:
+    """Data, method and settings, checked."""
 
     matrix: DenseMatrix
-    method: Method
+    rank: int | None  # None if the method finds it, or before it is known
     schedule: Schedule | None
-    options: dict[str, Any]
+    sample: Sample  # random observed entries
     tol: float
     max_iter: int
     rng: np.random.Generator
-    sample: Sample
+    method: Method = METHODS["lrpca"]
+    options: dict[str, Any] = field(default_factory=dict)  # those that were given
+    callback: Callable[[State], object] | None = None
+    start: Factors | None = None
     row_weight: Any = None  # (n1,)
 
     @classmethod
@@ -47,9 +47,9 @@ class Task:
         limits: tuple[float, int],  # tol and max_iter
         rng: np.random.Generator,
         row_weight: Any,  # (n1,)
-    ) -> Task:
-        """Return a task whose sample is drawn from the matrix, both in units whose squares are numbers."""
-        # What is too small to be sampled is solved by the default, to the bit.
+    ) -> Problem:
+        """Return a problem of unknown rank with a sample of the matrix, in units in which squares are finite."""
+        # A matrix too small to be sampled is solved by the default, with the same bits.
         exact = method.schedule or method.name == "sampled"
         size = options.get("sample_size", SAMPLE_SIZE)
         sample = draw_sample(matrix, rng, size=size, row_weight=row_weight, exact=exact)
@@ -59,7 +59,7 @@ class Task:
         if schedule is not None:
             schedule = schedule.in_units(unit)
         options = method.in_units(options, unit)
-        return cls(matrix, method, schedule, options, *limits, rng, sample, row_weight)
+        return cls(matrix, None, schedule, sample, *limits, rng, method, options, row_weight=row_weight)
 
     @property
     def prunes(self) -> bool:
@@ -67,40 +67,21 @@ class Task:
         adaptive = self.schedule is not None and self.schedule.kind == "adaptive" and self.schedule.tail is not None
         return self.method.name == "lrpca" and adaptive and "significance" not in self.options.get("without", ())
 
-    def by_default(self) -> Task:
+    def by_default(self) -> Problem:
         """Return the same for the default method and schedule, which prune."""
         method = METHODS["lrpca"]
         return replace(
-            self,
-            method=method,
-            schedule=default_schedule(),
-            options={},
-            tol=_COUNTING_TOL,
-            max_iter=method.max_iter,
-            row_weight=self.row_weight,
+            self, method=method, schedule=default_schedule(), options={}, tol=_COUNTING_TOL, max_iter=method.max_iter
         )
 
     def solve(
         self, rank: int | None, start: Factors | None = None, callback: Callable[[State], object] | None = None
-    ) -> tuple[Run, Outcome]:
-        """Return a run of this rank, None for methods that find it, and what came of it."""
+    ) -> tuple[Run, Solution]:
+        """Solve for a rank, None for methods that find it; return the run and its solution."""
         schedule = self.schedule
         if schedule is not None and rank is not None:
             schedule = schedule.scaled_to(self.matrix.shape, rank)
-        run = Run(
-            self.matrix,
-            self.method,
-            rank,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            rng=self.rng,
-            sample=self.sample,
-            settings=self.method.defaults() | self.options | {"tol": self.tol, "max_iter": self.max_iter},
-            callback=callback,
-            start=start,
-            row_weight=self.row_weight,
-            schedule=schedule,
-        )
+        run = Run(replace(self, rank=rank, schedule=schedule, start=start, callback=callback))
         try:
             return run, self.method.solve(run, **self.options)
         except np.linalg.LinAlgError:
