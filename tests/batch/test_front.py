@@ -103,8 +103,8 @@ def test_a_generator_gives_one_seed() -> None:
 def test_schedules_and_options_reach_every_problem() -> None:
     Ys = stack_of(2)
     schedule = Schedule([20.0, 3.0], [0.0, 1.0], kind="adaptive", influence="hard", update="tangent", tail=(1.0, 1.0))
-    batch = lrpca.decompose_batch(Ys, 2, schedule=schedule, tol=1e-4, options={"without": ["sharpening"]})
-    alone = lrpca.decompose(Ys[1], 2, schedule=schedule, tol=1e-4, options={"without": ["sharpening"]})
+    batch = lrpca.decompose_batch(Ys, 2, schedule=schedule, tol=1e-4, options={"without": ["refine_cutoff"]})
+    alone = lrpca.decompose(Ys[1], 2, schedule=schedule, tol=1e-4, options={"without": ["refine_cutoff"]})
     assert np.array_equal(batch.L[1], alone.L)
 
 

@@ -319,7 +319,7 @@ def test_a_search_leaves_the_files_of_others_alone(path: Path) -> None:
         ({"row_weight": np.arange(120)}, r"its (Y|row_weight) is another"),
         ({"start": (EXACT.Y[:, :3], EXACT.Y.T[:, :3])}, r"its start is another"),
         ({"options": {"power_steps": 2}}, r"its options\['power_steps'\] is None, not 2"),
-        ({"options": {"without": ["rescue"]}}, r"its options\['without'\] is \[\], not \['rescue'\]"),
+        ({"options": {"without": ["low_inlier_rows"]}}, r"its options\['without'\] is \[\], not \['low_inlier_rows'\]"),
         ({"options": {"change": 0.1}}, r"its options\['change'\] is None, not 0.1"),
     ],
     ids=lambda value: None if isinstance(value, str) else "+".join(value),

@@ -54,7 +54,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     rank = min(rank, *block.shape)
     sample = draw_sample(block, rng)
     block.fit_range_to(sample.values)
-    rules = frozenset({"own_grams", "patience", "rescue", "significance"})
+    rules = frozenset({"own_grams", "patience", "low_inlier_rows", "significance"})
     try:
         problem = Problem(block, rank, default_schedule(), sample, _TOL, _PASSES, rng)
         found = solve_adaptive(problem, rules=rules)

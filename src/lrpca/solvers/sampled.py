@@ -55,7 +55,7 @@ _LOUDER_ROUNDING = 6.0
 _LOST, _LOW_INLIERS, _ENOUGH = 0.3, 0.7, 10
 # The last convergence checks of the block run if its noise is so loud that it may be outliers, or if the residuals
 # within so many σ have a singular value this much beyond that of noise.
-_LAST_CHECKS = frozenset({"doubts", "second_start", "sharpening"})
+_LAST_CHECKS = frozenset({"residual_structure", "other_fits", "refine_cutoff"})
 _LOUD, _CLEAN, _LIKE_NOISE = 0.3, 4.0, 1.3
 _AT_REST = ("tol", "noise_floor")
 _TINY = 1e-300

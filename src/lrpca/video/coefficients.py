@@ -53,7 +53,8 @@ def sample_coefficients(
     rank = min(rank, max(1, len(picked) // 4), picked.shape[1] // 4)
     if rank < 1 or not (picked != picked[0]).any():
         return flat
-    arguments = Arguments(max_iter=_ITERATIONS, random_state=0, options={"without": ["doubts", "second_start"]})
+    options = {"without": ["residual_structure", "other_fits"]}
+    arguments = Arguments(max_iter=_ITERATIONS, random_state=0, options=options)
     while True:
         result, _ = decompose_quietly(picked, rank, arguments)
         others = np.abs(result.R[:, 1:])

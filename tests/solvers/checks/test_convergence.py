@@ -26,18 +26,18 @@ NEEDED: list[tuple[str, dict[str, Any], int]] = [
     # Where most entries are rejected, rows differ in how many they keep, and one step does not fit all.
     ("own_grams", outliers(0.7, shape=(300, 300)), RANK),
     # Rows with 60% outliers are left behind ...
-    ("rescue", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
+    ("low_inlier_rows", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # ... sooner if the thresholds do not wait for them.
     ("patience", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
-    ("localised", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
-    ("localised", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
+    ("spurious_components", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
+    ("spurious_components", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
     # Outliers of a few σ pass the wide threshold.
-    ("sharpening", outliers(0.4, noise=0.1), RANK),
+    ("refine_cutoff", outliers(0.4, noise=0.1), RANK),
     # Outliers on one side have a component of their own, which takes the place of one of X.
-    ("doubts", outliers(0.4, 3, one_sided=True), RANK),
-    ("second_start", outliers(0.3, 3, one_sided=True, law="constant"), RANK),
+    ("residual_structure", outliers(0.4, 3, one_sided=True), RANK),
+    ("other_fits", outliers(0.3, 3, one_sided=True, law="constant"), RANK),
 ]
 
 
@@ -60,7 +60,8 @@ def test_rule_is_needed(rule: str, arguments: dict[str, Any], rank: int, seed: i
     whole = run(problem, rank)
     assert whole.converged
     assert recovered(problem, problem.error(whole.low_rank))
-    without = run(problem, rank, rule)
+    # Other fits make up for several of the rules, at some expense.
+    without = run(problem, rank, rule, "other_fits")
     assert not (without.converged and recovered(problem, problem.error(without.low_rank)))
 
 
@@ -74,7 +75,7 @@ def test_every_rule_has_its_case() -> None:
 def test_doubts_keep_a_rank_too_small_from_passing(given: int, seed: int) -> None:
     problem = planted(**outliers(0.3, 10, noise=0.05), random_state=seed)
     assert not run(problem, given).converged
-    trusting = run(problem, given, "doubts")
+    trusting = run(problem, given, "residual_structure")
     assert trusting.converged and wrong(problem, problem.error(trusting.low_rank))
 
 
@@ -82,11 +83,11 @@ def test_doubts_keep_a_rank_too_small_from_passing(given: int, seed: int) -> Non
 
 
 def test_easy_problems_do_not_pay() -> None:
-    """On a problem that needs no rule, they change nothing but rounding, and read nothing."""
+    """On a problem that needs no rule, they change nothing but rounding, and one test reads a block once."""
     problem = planted(**outliers(0.1), random_state=1)
     whole, bare = run(problem, RANK), run(problem, RANK, *RULES)
     assert whole.converged and bare.converged
-    assert whole.n_iter <= bare.n_iter and whole.n_reads <= bare.n_reads
+    assert whole.n_iter <= bare.n_iter and whole.n_reads <= bare.n_reads + 1
     assert problem.error(whole.low_rank) < 1e-7
 
 
@@ -100,7 +101,7 @@ def test_rescued_rows_count_as_a_read() -> None:
 # ------------------------------------------------------------------------------------------ the option
 
 
-@pytest.mark.parametrize("names", ("sharpening", ["sharpening"], ("sharpening",), {"sharpening"}), ids=repr)
+@pytest.mark.parametrize("names", ("refine_cutoff", ["refine_cutoff"], ("refine_cutoff",), {"refine_cutoff"}), ids=repr)
 def test_a_rule_by_name_or_in_a_list(names: Any) -> None:
     problem = planted((120, 100), rank=2, noise=0.1, random_state=1)
     with warnings.catch_warnings():
@@ -108,23 +109,24 @@ def test_a_rule_by_name_or_in_a_list(names: Any) -> None:
         d = decompose(problem.Y, 2, options={"without": names})
         whole = decompose(problem.Y, 2)
     assert d.n_iter < whole.n_iter
-    np.testing.assert_array_equal(d.L, run(problem, 2, "sharpening").L)
+    np.testing.assert_array_equal(d.L, run(problem, 2, "refine_cutoff").L)
 
 
 def test_without_nothing_is_the_default() -> None:
     problem = planted((60, 50), rank=2, random_state=1)
     np.testing.assert_array_equal(run(problem, 2).L, decompose(problem.Y, 2).L)
-    np.testing.assert_array_equal(run(problem, 2, "rescue", "rescue").L, run(problem, 2, "rescue").L)
+    twice = run(problem, 2, "low_inlier_rows", "low_inlier_rows")
+    np.testing.assert_array_equal(twice.L, run(problem, 2, "low_inlier_rows").L)
 
 
-@pytest.mark.parametrize("names", ("haste", ["rescue", "haste"]), ids=repr)
+@pytest.mark.parametrize("names", ("haste", ["low_inlier_rows", "haste"]), ids=repr)
 def test_unknown_rule_is_refused(names: Any) -> None:
-    message = r"options\['without'\]='haste' is no rule of the default; use some of own_grams, .*second_start"
+    message = r"options\['without'\]='haste' is no rule of the default; use some of own_grams, .*refine_cutoff"
     with pytest.raises(ValueError, match=message):
         decompose(np.eye(5), 1, options={"without": names})
 
 
-@pytest.mark.parametrize("names", (3, [3], [["rescue"]], {"rescue": 1}), ids=repr)
+@pytest.mark.parametrize("names", (3, [3], [["low_inlier_rows"]], {"low_inlier_rows": 1}), ids=repr)
 def test_what_is_no_name_is_refused(names: Any) -> None:
     with pytest.raises(ValueError, match=r"options\['without'\]=.* is not a list of names; use some of own_grams, "):
         decompose(np.eye(5), 1, options={"without": names})

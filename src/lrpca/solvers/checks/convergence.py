@@ -19,11 +19,12 @@ from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.inconsistent_scaling import MAY_BE_DIVIDED, divided, reconcile
 from lrpca.solvers.checks.low_inlier_rows import left_behind, rescue_lost
+from lrpca.solvers.checks.other_fits import OtherFits
 from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.checks.spurious_components import without_unfounded
 from lrpca.solvers.checks.unsupported_directions import support
-from lrpca.solvers.components import Components, all_present
-from lrpca.solvers.initialise import Survey, resistant_start
+from lrpca.solvers.components import Components
+from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Times that lost rows and columns are fitted anew; more often where there is no noise, and each is explained or lost.
@@ -37,8 +38,6 @@ _TRIALS = 4
 _WORTH = 0.75
 # Threshold of the trial, in units of what the dropped component contributes to an entry of its row.
 _TRIAL_THRESHOLD = 3.0
-# The threshold after a second start, in units of the median residual.
-_RESTART_THRESHOLD = 2.0
 # Below this many times the rounding level, or what X moved in the last pass, what is left is no noise.
 _ABOVE_ROUNDING = 4.0
 _MOVING = 10.0
@@ -49,8 +48,6 @@ _LEANS = 0.25
 _TWO_PEAKS = 0.58
 _NO_OUTLIERS = 0.995
 _WITHIN = 5.0
-# Judge of two fits: σ where it differs by a third, then trouble, then rest, then the explained share.
-_CLEARLY = 0.7
 
 
 @dataclass
@@ -127,6 +124,8 @@ class SecondLooks:
         self._fewest: float = math.inf  # components that were left without unfounded ones
         self._before_trial: End | None = None
         self._first_end: End | None = None
+        self._compared = False
+        self._others = OtherFits(matrix, np.random.default_rng(0), weight, thresholds.least)
 
     def state(self) -> dict[str, Any]:
         """Return what was asked so far."""
@@ -136,6 +135,8 @@ class SecondLooks:
             "trials": self._trials,
             "reconciled": self._reconciled,
             "fewest": self._fewest,
+            "compared": self._compared,
+            "block_read": self._others.is_read,
             "before_trial": None if before is None else before.state(),
             "first_end": None if first is None else first.state(),
         }
@@ -145,6 +146,7 @@ class SecondLooks:
         self._rescues, self._trials = state["rescues"], state["trials"]
         # Older files do not know of these.
         self._reconciled, self._fewest = state.get("reconciled", 0), state.get("fewest", math.inf)
+        self._compared, self._others.is_read = state.get("compared", False), state.get("block_read", False)
         before, first = state["before_trial"], state["first_end"]
         self._before_trial = None if before is None else End.of_state(before)
         self._first_end = None if first is None else End.of_state(first)
@@ -155,7 +157,7 @@ class SecondLooks:
         Where a run has come to rest, with a verdict, those that are lost in some direction only are looked for, too.
         """
         most = _EXACT_RESCUES if verdict == "tol" else _RESCUES
-        if "rescue" not in self._rules or self._rescues >= most:
+        if "low_inlier_rows" not in self._rules or self._rescues >= most:
             return False
         m = parts.present
         L, R = parts.L[:, :m], parts.R[:, :m]  # views: changed in place
@@ -173,7 +175,7 @@ class SecondLooks:
 
     def _reconcile(self, end: End) -> bool:
         """Bring the parts of a divided fit together; tell whether that made it better."""
-        if "rescue" not in self._rules or end.kept >= MAY_BE_DIVIDED * self._survey.entries:
+        if "low_inlier_rows" not in self._rules or end.kept >= MAY_BE_DIVIDED * self._survey.entries:
             return False
         m = end.parts.present
         L, R = end.parts.L[:, :m], end.parts.R[:, :m]  # views: changed in place
@@ -198,40 +200,69 @@ class SecondLooks:
                 return end
             self._thresholds.restart(math.inf)
             return end.parts
-        founded = self._without_unfounded(end, edge)
-        if founded is not None:
-            return founded
+        first = self._first_end is None
+        if first:
+            founded = self._without_unfounded(end, edge)
+            if founded is not None:
+                return founded
         if self.rescue(end.parts, end.result, end.verdict):
             return end.parts
-        if self._reconcile(end):
+        if first and self._reconcile(end):
             return end.parts
         end.parts = end.parts.copy()
-        trial = self._trial(end, edge)
+        trial = self._trial(end, edge) if first else None
         if trial is not None:
             return trial
         if self._before_trial is not None and self._explains_less(end, self._before_trial):
             end = self._before_trial
         self._before_trial = None
-        if "doubts" in self._rules:
+        if "residual_structure" in self._rules:
             self._doubt(end)
         # A run that does not come to rest may do so elsewhere.
         end.worth_another_start |= end.verdict == "stalled"
-        if end.worth_another_start and self._first_end is None and "second_start" in self._rules:
-            self._first_end = end
-            return self._start_again(end.parts.L.shape[1])
+        if not self._compared and "other_fits" in self._rules:
+            self._compared = True
+            other = self._other_fit(end)
+            if other is not None:
+                return other
         end = self.best(end)
-        if end.reason == "noise_floor" and "sharpening" in self._rules:
-            m = end.parts.present
+        m = end.parts.present
+        if self._others.is_read and end.verdict == "tol":
+            # Exact, but on few entries more than zero: X is no low-rank part of Y.
+            end.in_doubt |= self._others.is_pointless(end.parts.L[:, :m], end.parts.R[:, :m])
+        if end.reason == "noise_floor" and "refine_cutoff" in self._rules:
             self._thresholds.sharpen(end.parts.L[:, :m], end.parts.R[:, :m], self._survey.observed)
             return end.parts
         return end
+
+    def _other_fit(self, end: End) -> Components | None:
+        """Return the components of a fit that describes the data better, where this one may be wrong."""
+        m = end.parts.present
+        L, R = end.parts.L[:, :m], end.parts.R[:, :m]
+        level = self._thresholds.core.sigma, self._thresholds.cutoff
+        if not end.worth_another_start and not self._others.suspicious(L, R, end.result.kept, self._survey, *level):
+            return None
+        other = self._others.better_than(L, R, stalled=end.verdict == "stalled")
+        if other is None:
+            return None
+        self._first_end = end
+        self._thresholds.restart(other.threshold)
+        self._rescues = 0
+        parts = end.parts.copy()
+        parts.L[:, :m], parts.R[:, :m] = self._matrix.place(other.L), self._matrix.place(other.R)
+        parts.known_values = None
+        return parts
+
+    def _description_length(self, end: End) -> float:
+        m = end.parts.present
+        return self._others.score(end.parts.L[:, :m], end.parts.R[:, :m]).score
 
     def best(self, end: End) -> End:
         """Return the better one of this end and that of the first start, if there was a second."""
         first = self._first_end
         if first is None:
             return end
-        best = first if self._better(first, end) else end
+        best = min(first, end, key=self._description_length)
         if best.in_doubt:
             # What the first start left is said even where the second one hides it.
             best.structure = max(first.structure, end.structure)
@@ -249,7 +280,7 @@ class SecondLooks:
 
         Once there were as few components as that, it leads nowhere, and is a reason for doubt.
         """
-        if "localised" not in self._rules:
+        if "spurious_components" not in self._rules:
             return None
         found = without_unfounded(end.parts, self._thresholds.sample, self._thresholds.cutoff, edge)
         end.unfounded = found is not None and found.parts.present >= self._fewest
@@ -262,7 +293,9 @@ class SecondLooks:
     def _trial(self, end: End, edge: float) -> Components | None:
         """Return the components without those that live in one row or column, to see whether they are needed."""
         localised = end.parts.localised()
-        if "localised" not in self._rules or self._trials >= _TRIALS or localised.sum() in (0, end.parts.present):
+        if "spurious_components" not in self._rules or self._trials >= _TRIALS:
+            return None
+        if localised.sum() in (0, end.parts.present):
             return None
         if self._before_trial is not None and self._explains_less(end, self._before_trial):
             return None
@@ -292,31 +325,6 @@ class SecondLooks:
         end.worth_another_start = end.structure > SUSPICIOUS or one_sided or (loud and core_shape.skewness > _LEANS)
         end.worth_another_start |= end.unfounded
         end.in_doubt = end.structure > (SUSPICIOUS if wary else STRUCTURED) or one_sided or end.unfounded
-
-    def _start_again(self, rank: int) -> Components:
-        L, R = resistant_start(self._matrix, rank, self._thresholds.sample, rng=self._rng, weight=self._weight)
-        residuals = self._thresholds.sample.residuals(L, R)
-        self._thresholds.restart(_RESTART_THRESHOLD * float(np.median(residuals)))
-        self._trials = self._rescues = self._reconciled = 0
-        self._fewest = math.inf
-        self._before_trial = None
-        return all_present(L, R)
-
-    def _better(self, one: End, other: End) -> bool:
-        """Tell whether the first fit is better than the second."""
-        sigmas = [
-            max(self._thresholds.measure(*end.parts.factors()).sigma, self._thresholds.rounding) for end in (one, other)
-        ]
-        if min(sigmas) < _CLEARLY * max(sigmas):
-            return sigmas[0] < sigmas[1]
-        if one.in_doubt or other.in_doubt:
-            # Two starts that both end in doubt, at the same noise: the first is no better founded than the second.
-            one.in_doubt |= one.structure > SUSPICIOUS
-            return other.in_doubt
-        resting = [end.verdict in ("tol", "noise_floor") for end in (one, other)]
-        if resting[0] != resting[1]:
-            return resting[0]
-        return one.kept > other.kept
 
 
 def counts_only(

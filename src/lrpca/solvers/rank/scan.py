@@ -34,7 +34,7 @@ _CROWDED, _BEFORE = 3, 4
 # A probe is a thousand times weaker than the noise's edge, a component that is there above it.
 _DROP = 300.0
 # Without the rules that make sure: the solution has them.
-_RULES = frozenset({"own_grams", "patience", "rescue", "significance", "localised"})
+_RULES = frozenset({"own_grams", "patience", "low_inlier_rows", "significance", "spurious_components"})
 # What is left is as loud as the data and not shaped like noise (skewness, and Sarle's coefficient, of residuals within
 # 5 σ): outliers on one side may pass for noise, and hide everything else.
 _LOUD, _WITHIN, _LEANS, _TWO_PEAKS = 0.3, 5.0, 0.25, 0.5
@@ -191,9 +191,10 @@ def block_of(
     matrix: DenseMatrix,
     rng: np.random.Generator,
     weight: Any = None,  # (n1,)
+    entries: int | None = None,
 ) -> tuple[Any, Any]:
     """Return the rows and columns of a random block, in order; all of them where that is not much more."""
-    side = max(math.isqrt(_BLOCK), math.ceil(_OBSERVED / observed_share(matrix, rng)))
+    side = max(math.isqrt(entries or _BLOCK), math.ceil(_OBSERVED / observed_share(matrix, rng)))
     side = min(_LONGEST, side)
     short = min(side, *matrix.shape)
     # The short side whole if need be, the other one as long as the block allows.

@@ -1,0 +1,129 @@
+"""Fits that are at rest and wrong are found out by the fits of other starts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lrpca import Decomposition, decompose
+from lrpca.solvers.block import Block, anneal, best_fit
+
+Planted = tuple[Any, Any, int]
+
+
+def quiet(Y: Any, rank: int, **options: Any) -> Decomposition:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return decompose(Y, rank, **options)
+
+
+def error(found: Any, X: Any) -> float:
+    return float(np.linalg.norm(found - X) / np.linalg.norm(X))
+
+
+def gaussian(rng: np.random.Generator, shape: tuple[int, int], rank: int) -> Any:
+    return rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1])) / np.sqrt(rank)
+
+
+def level_shifts(rng: np.random.Generator) -> Planted:
+    X = gaussian(rng, (300, 100), 3)
+    Y = X + 0.02 * rng.standard_normal(X.shape)
+    for j in rng.choice(100, 30, replace=False):
+        first = rng.integers(210)
+        Y[first : first + 90, j] += 10 * rng.choice([-1, 1])
+    return Y, X, 3
+
+
+def stripes(rng: np.random.Generator) -> Planted:
+    X = gaussian(rng, (200, 200), 4)
+    i, j = np.indices(X.shape)
+    return X + 10.0 * ((i - j) % 10 < 3), X, 4
+
+
+def moving_blocks(rng: np.random.Generator) -> Planted:
+    X = gaussian(rng, (200, 400), 3)
+    Y = X.reshape(200, 20, 20).copy()
+    for k in range(3):
+        speed, start = rng.uniform(-1, 1, 2), rng.uniform(0, 20, 2)
+        for t in range(200):
+            rows, columns = ((np.arange(6) + int(start[a] + speed[a] * t)) % 20 for a in range(2))
+            Y[t][np.ix_(rows, columns)] += 10.0 * (k + 1)
+    return Y.reshape(X.shape), X, 3
+
+
+def clipped(rng: np.random.Generator) -> Planted:
+    X = gaussian(rng, (300, 250), 3)
+    return np.clip(X, *np.quantile(X, [0.2, 0.8])), X, 3
+
+
+def checkerboard(rng: np.random.Generator) -> Planted:
+    X = gaussian(rng, (300, 200), 3)
+    i, j = np.indices(X.shape)
+    seen = ((i // 20 + j // 20) % 2 == 0) | (rng.random(X.shape) < 0.1)
+    Y = X + (rng.random(X.shape) < 0.1) * rng.uniform(-5, 5, X.shape)
+    return np.where(seen, Y, np.nan), X, 3
+
+
+@pytest.mark.parametrize("make", (level_shifts, stripes, moving_blocks, clipped, checkerboard))
+def test_structured_outliers_and_gaps(make: Callable[[np.random.Generator], Planted]) -> None:
+    """Without the comparison, all of these come to rest at an error of 0.03 to 9."""
+    Y, X, rank = make(np.random.default_rng(0))
+    d = quiet(Y, rank)
+    assert error(d.low_rank, X) < 1e-2
+    assert d.converged or make is clipped
+    alone = quiet(Y, rank, options={"without": ["other_fits"]})
+    assert error(alone.low_rank, X) > 2e-2
+
+
+@pytest.mark.parametrize("given", (1, 2, 3, 4))
+def test_a_rank_too_small_is_said(given: int) -> None:
+    X = gaussian(np.random.default_rng(0), (300, 200), 5)
+    d = quiet(X, given)
+    assert not d.converged and d.reason == "stalled"
+    assert quiet(X, 5).converged
+
+
+def test_the_truth_has_the_shortest_description() -> None:
+    Y, X, rank = stripes(np.random.default_rng(1))
+    block = Block(Y, np.ones(Y.shape, bool))
+    truth = block.description_length(np.abs(Y - X), rank)[0]
+    U, s, Vt = np.linalg.svd(Y, full_matrices=False)
+    svd = block.scored(U[:, :rank] * s[:rank], Vt[:rank].T)
+    wrong = anneal(block, svd.L, svd.R, 10.0)
+    found = best_fit(block, rank)
+    assert truth < wrong.score < svd.score
+    assert abs(found.score - truth) < 1e-3 * abs(truth)
+
+
+def test_numbers_of_a_fit_have_a_price() -> None:
+    """A surplus component does not pay for itself, a missing one would."""
+    rng = np.random.default_rng(0)
+    X = gaussian(rng, (120, 100), 3)
+    Y = X + (rng.random(X.shape) < 0.1) * rng.uniform(-5, 5, X.shape) + 0.01 * rng.standard_normal(X.shape)
+    block = Block(Y, np.ones(Y.shape, bool))
+    scores = [best_fit(block, rank).score for rank in (2, 3, 4)]
+    assert scores[1] < min(scores[0], scores[2])
+
+
+def test_large_matrices_are_compared_on_a_block() -> None:
+    """What the block finds is extended to all rows and columns."""
+    rng = np.random.default_rng(0)
+    X = gaussian(rng, (900, 700), 4)
+    i, j = np.indices(X.shape)
+    Y = X + 10.0 * ((i - j) % 10 < 3)
+    d = quiet(Y, 4)
+    assert d.converged and error(d.low_rank, X) < 1e-6
+
+
+def test_complex_numbers() -> None:
+    rng = np.random.default_rng(0)
+    X = gaussian(rng, (150, 120), 3) + 1j * gaussian(rng, (150, 120), 3)
+    i, j = np.indices(X.shape)
+    Y = X + 12.0 * ((i - j) % 10 < 3)
+    block = Block(Y, np.ones(Y.shape, bool))
+    fit = best_fit(block, 6)
+    assert error(fit.L @ fit.R.T, X) < 1e-3
