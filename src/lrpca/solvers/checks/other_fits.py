@@ -74,16 +74,19 @@ class OtherFits:
             return False
         if max(_dispersion(*by_row), _dispersion(*by_column)) > _DISPERSED:
             return True
-        fit = self.score(L, R)
-        D = self.block.values - fit.L @ fit.R.T
-        return _alignment(D, self.block.observed & (np.abs(D) > cutoff)) > _ALIGNED
+        wide = self.block.values.dtype
+        D = self.block.values - np.asarray(L[self._rows], wide) @ np.asarray(R[self._columns], wide).T
+        D[~self.block.observed] = 0
+        return _alignment(D, cutoff) > _ALIGNED
 
     def is_pointless(self, L: Any, R: Any) -> bool:
         """Tell whether no low-rank part at all describes the block at least as well."""
         n1, n2 = self.block.values.shape
-        if L.shape[1] * (n1 + n2) > _PARSIMONIOUS * n1 * n2 or not L.any():
+        saturated = L.shape[1] * (n1 + n2) > _PARSIMONIOUS * n1 * n2
+        fit = self.score(L, R)
+        if saturated or not L.any() or fit.kept > 1 - _RARE:
             return False
-        return self.block.description_length(np.abs(self.block.values), 0)[0] <= self.score(L, R).score
+        return self.block.description_length(np.abs(self.block.values), 0)[0] <= fit.score
 
     def better_than(self, L: Any, R: Any, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
@@ -144,21 +147,22 @@ def _dispersion(
 
 
 def _alignment(
-    D: Any,  # (n1, n2)
-    rejected: Any,  # (n1, n2)
+    D: Any,  # (n1, n2), changed in place
+    cutoff: float,
 ) -> float:
     """Return how far the leading singular value of the rejected entries' signs is above that of independent ones."""
-    share = float(np.mean(rejected))
-    if share == 0:
-        return 0.0
     sizes = np.abs(D)
-    signs = np.divide(D, sizes, out=np.zeros_like(D), where=rejected)
-    signs[rejected] -= np.mean(signs[rejected])
-    power = float(np.mean(np.abs(signs) ** 2))
+    rejected = sizes > cutoff
+    if not rejected.any():
+        return 0.0
+    np.divide(D, sizes, out=D, where=rejected)
+    D[~rejected] = 0
+    D[rejected] -= np.mean(D[rejected])
+    power = float(np.vdot(D, D).real) / D.size
     if power == 0:
         return 0.0
     n1, n2 = D.shape
-    gram = signs.T @ signs.conj() if n1 > n2 else signs @ signs.conj().T
+    gram = D.T @ D.conj() if n1 > n2 else D @ D.conj().T
     leading = math.sqrt(float(np.linalg.eigvalsh(gram)[-1]))
     excess = leading / (math.sqrt(power) * (math.sqrt(n1) + math.sqrt(n2))) - 1
     return float(excess * min(n1, n2) ** (2 / 3))
