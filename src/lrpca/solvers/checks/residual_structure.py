@@ -24,7 +24,7 @@ CORE = 4.0
 # Power iteration for the largest singular value of a residual.
 _VECTORS, _POWERS = 4, 12
 # From this gap on, the rank is called too small: planted problems of rank r solved with less give 2.05 to 7; with the
-# right rank, and spectra that decay as a power law, at most 1.7. Videos and traffic end above the edge, or below 1.7.
+# right rank, and spectra that decay as a power law, at most 1.7.
 STRUCTURED = 2.0
 # Enough to try another start.
 SUSPICIOUS = 1.5
