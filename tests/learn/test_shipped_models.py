@@ -67,7 +67,10 @@ def test_mixed_runs_on_to_the_precision_of_the_type(
 
 
 def test_fast_needs_fewer_passes_than_the_default(problems: dict[float, lrpca.testing.Problem]) -> None:
+    passes = {"fast": 0, "default": 0}
     for problem in problems.values():
-        trained, untrained = (lrpca.decompose(problem.Y, 5, schedule=name) for name in ("fast", "default"))
-        assert trained.converged and problem.error(trained.low_rank) < 1e-7
-        assert trained.n_iter < untrained.n_iter
+        for name in passes:
+            d = lrpca.decompose(problem.Y, 5, schedule=name)
+            assert d.converged and problem.error(d.low_rank) < 1e-7
+            passes[name] += d.n_iter
+    assert passes["fast"] < passes["default"]

@@ -1,7 +1,7 @@
 """The convergence checks of a batch: problems that a check objects to are solved again by the single solver.
 
 The checks are those of `lrpca.solvers.checks.convergence`. Here they only object, rather too often than too seldom:
-refits, trials and second initialisations are left to the single solver.
+other fits are left to the single solver.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any
 import torch
 
 from lrpca.batch.algebra import leading_vectors
-from lrpca.batch.refit import alternatives
 from lrpca.batch.scale import inlier_scales
 from lrpca.batch.stack import Stack, medians
-from lrpca.solvers import thresholds
-from lrpca.solvers.checks import convergence as single
-from lrpca.solvers.checks import inconsistent_scaling as two_fits
+from lrpca.solvers import block, thresholds
 from lrpca.solvers.checks import low_inlier_rows as rows
+from lrpca.solvers.checks import other_fits
 from lrpca.solvers.checks import residual_structure as structure
 
 # Entries of residuals that are squared in double precision at a time.
@@ -46,20 +44,20 @@ def keep_less(
 def any_low_inlier(stack: Stack, by_row: Any, by_column: Any) -> Any:  # (b, n1) kept, (b, n2) kept
     """Return which problems have a row or column that keeps far less than the others, (b,)."""
     parts = ((by_row, stack.by_row), (by_column, stack.by_column))
-    return torch.stack([keep_less(kept, observed, rows._LAGGING).any(dim=1) for kept, observed in parts]).any(dim=0)
+    return torch.stack([keep_less(kept, observed, rows.FEW_INLIERS).any(dim=1) for kept, observed in parts]).any(dim=0)
 
 
 def low_inlier(
     stack: Stack,
     by_row: Any,  # (b, n1) kept
     by_column: Any,  # (b, n2) kept
-    thorough: Any,  # (b,) bool
+    exact: Any,  # (b,) bool: there is no noise
 ) -> tuple[Any, Any]:
     """Return the low-inlier rows and columns to refit, (b, n1) and (b, n2)."""
-    surely = torch.where(thorough, rows._SURELY[0], math.inf)[:, None].double()
+    surely = torch.where(exact, rows.SURELY, math.inf)[:, None].double()
     return (
-        keep_less(by_row, stack.by_row, rows._LOST, surely),
-        keep_less(by_column, stack.by_column, rows._LOST, surely),
+        keep_less(by_row, stack.by_row, rows.REFITTED, surely),
+        keep_less(by_column, stack.by_column, rows.REFITTED, surely),
     )
 
 
@@ -69,73 +67,62 @@ def unreliable(
     by_column: Any,  # (b, n2) kept
     D: Any,  # (b, n1, n2) residuals at the end
     sigma: Any,  # (b,) their noise level
-    change: Any,  # (b,)
-    rounding: Any,  # (b,)
-    least: float,
+    exact: Any,  # (b,) bool: there is no noise
+    cutoff: Any,  # (b,) residuals beyond are rejected
 ) -> Any:
-    """Return which results are unreliable: low-inlier rows, structure in a noisy residual, two peaks, skewness."""
-    exact = torch.maximum(single._ABOVE_ROUNDING * rounding, single._MOVING * change * stack.typical)
-    noisy = sigma > torch.clamp(exact, min=least)
-    doubt = ~noisy & (
-        keep_less(by_row, stack.by_row, rows._LEFT_BEHIND).any(dim=1)
-        | keep_less(by_column, stack.by_column, rows._LEFT_BEHIND).any(dim=1)
-    )
-    some = torch.nonzero(noisy)[:, 0]
-    if len(some) == 0:
-        return doubt
-    part = stack.only(some)
-    suspicious = _structure(D[some], sigma[some]) > structure.SUSPICIOUS
-    residuals, tells = part.sampled(D[some])
-    skewness, bimodality, share = _distribution(residuals, tells, sigma[some])
-    loud = sigma[some] > single._LOUD * part.typical
-    one_sided = (bimodality > single._TWO_PEAKS) & (share > single._NO_OUTLIERS)
-    doubt[some] = suspicious | (loud & (one_sided | (skewness > single._LEANS)))
-    return doubt
+    """Return which results are unreliable, (b,).
+
+    Those with lost rows or structure in a noisy residual, and those that the single solver would compare with
+    other fits (`lrpca.solvers.checks.other_fits`).
+    """
+    counts = ((by_row, stack.by_row), (by_column, stack.by_column))
+    few = exact & torch.cat([keep_less(*pair, rows.LOST) for pair in counts], dim=1).any(dim=1)
+    structured = ~exact & (_structure(D, sigma) > structure.SUSPICIOUS)
+    sizes, tells = stack.sampled(stack.Y)
+    sizes = torch.minimum(sizes.abs().double(), 5 * stack.typical[:, None])
+    squares = sizes**2 if tells is None else torch.where(tells, sizes**2, math.nan)
+    loud = sigma > other_fits.QUIET * torch.sqrt(torch.nanmean(squares, dim=1))
+    total = torch.clamp(stack.by_row.sum(dim=1), min=1)
+    rejects = by_row.sum(dim=1) <= (1 - other_fits.RARE) * total
+    uneven = torch.stack([_dispersion(*pair) > other_fits.DISPERSED for pair in counts]).any(dim=0)
+    return few | structured | loud | (rejects & (uneven | (_alignment(D, cutoff) > block.ALIGNED)))
 
 
-def inconsistent_scaling(
-    stack: Stack,
-    L: Any,  # (b, n1, r)
-    R: Any,  # (b, n2, r)
-    there: Any,  # (b, r) bool: components that are present
-    D: Any,  # (b, n1, n2) residuals of these
-    kept: Any,  # (b,) share of observed entries
-    cutoff: Any,  # (b,)
-) -> Any:
-    """Return which fits have an inconsistent scaling, (b,); see `lrpca.solvers.checks.inconsistent_scaling`."""
-    found = torch.zeros_like(kept, dtype=torch.bool)
-    some = torch.nonzero(kept < two_fits.MAY_BE_DIVIDED)[:, 0]
-    if len(some) == 0:
-        return found
-    part, D, there, cutoff = stack.only(some), D[some], there[some], cutoff[some, None]
-    sampled, counted = part.sampled(D)
-    sizes = sampled.abs()
-    beyond = sizes > cutoff if counted is None else (sizes > cutoff) & counted
-    typical = torch.nan_to_num(medians(torch.where(beyond, sizes, math.nan)), nan=0.0).double()
-    limit = torch.maximum(cutoff, single.FITTED_TO * typical)[:, 0]
-    chance = 2 * there.sum(dim=1, keepdim=True) + two_fits.BY_CHANCE
-    for axis, other in ((1, R[some]), (2, L[some])):
-        lines, entries = _spread(D.shape[axis], two_fits.LINES, D), _spread(D.shape[3 - axis], two_fits.ENTRIES, D)
-        residuals = _crossing(D, axis, lines, entries)
-        within = residuals.abs() <= limit[:, None, None].to(D.dtype)
-        rejected = ~within
-        if part.observed is not None:
-            seen = _crossing(part.observed, axis, lines, entries)
-            within, rejected = within & seen, rejected & seen
-        explained = alternatives(residuals, rejected, other[:, entries], there, limit)
-        tells = (explained > two_fits.EXPLAINED * within.sum(dim=2)) & (explained > chance)
-        found[some] |= tells.double().mean(dim=1) > two_fits.PART
-    return found
+def _dispersion(kept: Any, observed: Any) -> Any:  # (b, n) counts; (b, n) counts
+    """Return by how many standard errors kept counts vary more than binomial ones, (b,)."""
+    share = kept.sum(dim=1, keepdim=True) / torch.clamp(observed.sum(dim=1, keepdim=True), min=1)
+    variance = observed * share * (1 - share)
+    seen = variance > 0
+    count = torch.clamp(seen.sum(dim=1), min=1)
+    squares = torch.where(seen, (kept - share * observed) ** 2 / torch.where(seen, variance, 1.0), 0.0)
+    return (squares.sum(dim=1) / count - 1) / torch.sqrt(2 / count)
 
 
-def _spread(n: int, count: int, example: Any) -> Any:
-    """Return about so many of n places, evenly spread."""
-    return torch.arange(0, n, -(-n // count), device=example.device)
+def _alignment(D: Any, cutoff: Any) -> Any:  # (b, n1, n2); (b,)
+    """Return how far the leading singular value of the rejected entries' signs is above that of independent ones."""
+    b, n1, n2 = D.shape
+    found = []
+    for part in _parts(D):
+        rejected = D[part].abs() > cutoff[part].to(D.dtype)[:, None, None]
+        signs = torch.where(rejected, torch.sign(D[part]), 0.0).double()
+        mean = signs.sum(dim=(1, 2)) / torch.clamp(rejected.sum(dim=(1, 2)), min=1)
+        signs = torch.where(rejected, signs - mean[:, None, None], 0.0)
+        power = (signs**2).sum(dim=(1, 2)) / (n1 * n2)
+        leading = torch.sqrt(torch.clamp(leading_vectors(_gram(signs), 1)[0][:, 0], min=0.0))
+        excess = leading / (torch.sqrt(torch.clamp(power, min=1e-300)) * (math.sqrt(n1) + math.sqrt(n2))) - 1
+        found.append(torch.where(power > 0, excess * min(n1, n2) ** (2 / 3), 0.0))
+    return torch.cat(found)
 
 
-def _crossing(M: Any, axis: int, lines: Any, entries: Any) -> Any:  # (b, n1, n2); (m,) int; (k,) int
-    """Return some entries of some rows (axis 1) or columns (axis 2), as rows, (b, m, k)."""
-    return M[:, lines][:, :, entries] if axis == 1 else M[:, entries][:, :, lines].transpose(1, 2)
+def _parts(D: Any) -> list[slice]:  # (b, n1, n2)
+    count = max(1, _PIECE // (D.shape[1] * D.shape[2]))
+    return [slice(first, first + count) for first in range(0, len(D), count)]
+
+
+def _gram(M: Any) -> Any:  # (b, n1, n2)
+    """Return the Gram matrices of the shorter side."""
+    short = M if M.shape[1] <= M.shape[2] else M.transpose(1, 2)
+    return torch.bmm(short, short.transpose(1, 2))
 
 
 def _structure(D: Any, sigma: Any) -> Any:  # (b, n1, n2); (b,)
@@ -146,36 +133,16 @@ def _structure(D: Any, sigma: Any) -> Any:  # (b, n1, n2); (b,)
     b, n1, n2 = D.shape
     if min(n1, n2) < structure.LEAST_SIDE:
         return torch.zeros_like(sigma)
-    count = max(1, _PIECE // (n1 * n2))
     found = []
-    for first in range(0, b, count):
-        part = slice(first, first + count)
+    for part in _parts(D):
         limit = (structure.CORE * sigma[part]).to(D.dtype)[:, None, None]
-        core = torch.where(D[part].abs() <= limit, D[part], 0.0).double() / sigma[part, None, None]
-        short = core if n1 <= n2 else core.transpose(1, 2)
-        values = leading_vectors(torch.bmm(short, short.transpose(1, 2)), _MORE + 1)[0]
+        core = (
+            torch.where(D[part].abs() <= limit, D[part], 0.0).double()
+            / torch.clamp(sigma[part], min=1e-300)[:, None, None]
+        )
+        values = leading_vectors(_gram(core), _MORE + 1)[0]
         found.append(torch.sqrt(values[:, 0] / torch.clamp(values[:, _MORE], min=1e-300)))
     return torch.cat(found)
-
-
-def _distribution(
-    residuals: Any,  # (b, m) signed
-    counted: Any,  # (b, m) bool, or None
-    sigma: Any,  # (b,)
-) -> tuple[Any, Any, Any]:
-    """Return skewness, bimodality and share of the residuals within five σ, (b,) each."""
-    standard = residuals.double() / sigma[:, None]
-    inside = standard.abs() <= single._WITHIN
-    counts = torch.ones_like(inside) if counted is None else counted
-    inside = inside & counts
-    count = torch.clamp(inside.sum(dim=1), min=1)
-    core = torch.where(inside, standard, 0.0)
-    mean = core.sum(dim=1) / count
-    core = torch.where(inside, standard - mean[:, None], 0.0)
-    spread = torch.clamp((core**2).sum(dim=1) / count, min=1e-300)
-    skewness = ((core**3).sum(dim=1) / count / spread**1.5).abs()
-    kurtosis = (core**4).sum(dim=1) / count / spread**2
-    return skewness, (skewness**2 + 1) / kurtosis, count / torch.clamp(counts.sum(dim=1), min=1)
 
 
 def refined_cutoff(stack: Stack, D: Any, sigma: Any, present: Any) -> Any:  # (b, n1, n2); (b,) at the pass before; (b,)

@@ -39,12 +39,6 @@ def is_present(present: Any, rank: int) -> Any:  # (b,) int
     return torch.arange(rank, device=present.device) < present[:, None]
 
 
-def localised(L: Any, R: Any, present: Any) -> tuple[Any, Any]:  # (b, n1, r); (b, n2, r); (b,)
-    """Return which present components live in one row, and which in one column, (b, r) each."""
-    there = is_present(present, L.shape[2])
-    return there & _is_localised(L), there & _is_localised(R)
-
-
 def arranged(
     L: Any,  # (b, n1, r)
     R: Any,  # (b, n2, r)

@@ -1,8 +1,7 @@
 """The default iteration, `lrpca.solvers.adaptive`, for many problems at once.
 
 Every number that one problem has there is a vector here. Problems that have converged leave the loop. Those that a
-check objects to (low-inlier rows, spurious components, structure in the residual, inconsistent scaling), or that do not
-converge, leave it unsolved.
+check objects to, or that do not converge, leave it unsolved.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from lrpca.batch import algebra, checks
-from lrpca.batch.components import arranged, first_components, is_present, localised, noise_edges, updated
+from lrpca.batch.components import first_components, is_present, noise_edges, updated
 from lrpca.batch.initialise import exact_starts
 from lrpca.batch.refit import refit_low_inlier
 from lrpca.batch.scale import inlier_scales
@@ -55,9 +54,6 @@ class Problems(Table):
     by_column: Any  # (b, n2) kept
     change: Any  # (b,)
     refits: Any  # (b,) how often low-inlier rows were refitted
-    trials: Any  # (b,) how often spurious components were left out
-    explained_before: Any  # (b,) entries that were kept before the last of these, and the length of that row or column
-    length_before: Any  # (b,)
     at_work: Any  # (b,) bool
 
 
@@ -146,9 +142,6 @@ class BatchLoop:
             by_column=stack.by_column,
             change=torch.full_like(typical, math.inf),
             refits=torch.zeros_like(present),
-            trials=torch.zeros_like(present),
-            explained_before=zero,
-            length_before=zero,
             at_work=stack.is_in_range(),
         )
 
@@ -211,14 +204,13 @@ class BatchLoop:
         n1, n2 = stack.shape
         if self._schedule.update == "own_gram":
             return torch.ones_like(parts.at_work)
-        if low_inlier_rows._GRAM_COPIES * (n1 + n2) * parts.L.shape[2] ** 2 > max(
-            n1 * n2, low_inlier_rows._SMALL_GRAMS
-        ):
+        numbers = low_inlier_rows.GRAM_COPIES * (n1 + n2) * parts.L.shape[2] ** 2
+        if numbers > max(n1 * n2, low_inlier_rows.SMALL_GRAMS):
             return torch.zeros_like(parts.at_work)
-        wants = parts.low_inlier | (parts.kept < low_inlier_rows._FEW_KEPT)
+        wants = parts.low_inlier | (parts.kept < low_inlier_rows.FEW_KEPT)
         for seen, length in ((stack.by_row, n2), (stack.by_column, n1)):
             least = torch.where(seen > 0, seen, length).amin(dim=1) / length
-            wants = wants | (least < low_inlier_rows._MOSTLY_OBSERVED)
+            wants = wants | (least < low_inlier_rows.MOSTLY_OBSERVED)
         return wants
 
     def _directions(self, result: StackPass, share: Any, wants: Any, factor: float) -> tuple[Any, Any, Any]:
@@ -258,7 +250,6 @@ class BatchLoop:
         if k % _REFIT_EVERY == 0:
             self._refit(parts.at_work & (verdict == GOING_ON), verdict)
         asked &= ~self._refit(asked, verdict)
-        asked &= ~self._try_without(asked)
         if bool(asked.any()):
             self._check(asked, verdict, k)
 
@@ -269,52 +260,19 @@ class BatchLoop:
     def _refit(self, asked: Any, verdict: Any) -> Any:  # (b,) bool; (b,)
         """Refit low-inlier rows and columns of some problems; return which improved, (b,), and continue."""
         parts, better = self._parts, torch.zeros_like(asked)
-        rows, columns = checks.low_inlier(self._stack, parts.by_row, parts.by_column, verdict == TOL)
-        asked = asked & (rows.any(dim=1) | columns.any(dim=1)) & (parts.refits < convergence._RESCUES)
+        low = checks.low_inlier(self._stack, parts.by_row, parts.by_column, verdict == TOL)
+        asked = asked & (low[0].any(dim=1) | low[1].any(dim=1)) & (parts.refits < convergence.REFITS)
         chosen = torch.nonzero(asked)[:, 0]
         if len(chosen) == 0:
             return better
         some = parts.only(chosen)
-        there = is_present(some.present, some.L.shape[2])
-        low = rows[chosen], columns[chosen]
+        there, low = is_present(some.present, some.L.shape[2]), (low[0][chosen], low[1][chosen])
         L, R, improved = refit_low_inlier(self._stack.only(chosen), some.L, some.R, there, low, self._cutoff(some))
         parts.L[chosen], parts.R[chosen] = L, R
         parts.refits[chosen] += 1
         better[chosen] = improved
         self._changes.forget(better)
         return better
-
-    def _try_without(self, asked: Any) -> Any:  # (b,) bool
-        """Leave out spurious components, which live in one row or column, to test whether they are needed.
-
-        Return the problems that need no further check, (b,): those that try, and those that are left to the single
-        solver since the last trial has cost more entries than the outliers of the row or column.
-        """
-        stack, parts = self._stack, self._parts
-        n1, n2 = stack.shape
-        in_rows, in_columns = localised(parts.L, parts.R, parts.present)
-        dropped, explained = in_rows | in_columns, parts.by_row.sum(dim=1)
-        missed = asked & (explained < parts.explained_before - convergence._WORTH * parts.length_before)
-        parts.at_work = parts.at_work & ~missed
-        count = dropped.sum(dim=1)
-        tries = asked & ~missed & (count > 0) & (count < parts.present) & (parts.trials < convergence._TRIALS)
-        if not bool(tries.any()):
-            return missed
-        absent = ~is_present(parts.present, dropped.shape[1]) | dropped
-        values = algebra.lengths(parts.L) * algebra.lengths(parts.R)
-        L, R, present = arranged(parts.L, parts.R, values, absent, self._edge)
-        parts.L = torch.where(tries[:, None, None], L, parts.L)
-        parts.R = torch.where(tries[:, None, None], R, parts.R)
-        parts.present = torch.where(tries, present, parts.present)
-        strength = (values * dropped).amax(dim=1) / math.sqrt(min(n1, n2))
-        restart = torch.clamp(convergence._TRIAL_THRESHOLD * strength, min=self._least)
-        parts.last = torch.where(tries, restart, parts.last)
-        length = torch.maximum(n2 * in_rows.any(dim=1), n1 * in_columns.any(dim=1)).double()
-        parts.length_before = torch.where(tries, length, parts.length_before)
-        parts.explained_before = torch.where(tries, explained, parts.explained_before)
-        parts.trials = parts.trials + tries
-        self._changes.forget(tries)
-        return tries | missed
 
     def _check(self, asked: Any, verdict: Any, k: int) -> None:  # (b,) bool; (b,)
         """Run the convergence checks: problems that pass them end, or refine their cutoff at the noise floor."""
@@ -323,11 +281,11 @@ class BatchLoop:
         L, R = _without_probes(parts.L, parts.R, parts.present)
         D = stack.residual(L, R)
         sigma = checks.measured(stack, D, parts.rounding, parts.sigma)
-        unreliable = checks.unreliable(
-            stack, parts.by_row, parts.by_column, D, sigma, parts.change, parts.rounding, self._least
+        limit = torch.maximum(
+            convergence.ABOVE_ROUNDING * parts.rounding, convergence.MOVING * parts.change * stack.typical
         )
-        there = is_present(parts.present, L.shape[2])
-        unreliable |= checks.inconsistent_scaling(stack, L, R, there, D, parts.kept, self._cutoff(parts))
+        exact = sigma <= torch.clamp(limit, min=self._least)
+        unreliable = checks.unreliable(stack, parts.by_row, parts.by_column, D, sigma, exact, self._cutoff(parts))
         self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
         ends[chosen] = ~unreliable & (verdict == TOL)

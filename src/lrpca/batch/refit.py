@@ -50,28 +50,6 @@ def refit_low_inlier(
     return L, R, better
 
 
-def alternatives(
-    residuals: Any,  # (b, m, n) of some rows
-    rejected: Any,  # (b, m, n) bool
-    other: Any,  # (b, n, r)
-    there: Any,  # (b, r) bool
-    cutoff: Any,  # (b,)
-) -> Any:
-    """Return how many of the rejected entries of each row one other fit would explain, (b, m)."""
-    b, m, n = residuals.shape
-    count = max(1, _PIECE // (m * n * max(_TRIES, other.shape[2])))
-    found = []
-    for first in range(0, b, count):
-        part = slice(first, first + count)
-        values, seen = residuals[part].double().flatten(0, 1), rejected[part].flatten(0, 1)
-        among, among_there, limit = (
-            whole[part].repeat_interleave(m, dim=0) for whole in (other * there[:, None, :], there, cutoff[:, None])
-        )
-        rows = _Rows(values, seen, among, among_there, limit)
-        found.append(rows.inliers(rows.robust_fit()).reshape(-1, m))
-    return torch.cat(found)
-
-
 def _refit(Y: Any, observed: Any, factor: Any, other: Any, there: Any, low_inlier: Any, cutoff: Any) -> Any:
     """Refit the low-inlier rows (b, n) of `factor` (b, n, r) in place; return which problems improved, (b,)."""
     better = torch.zeros(len(Y), dtype=torch.bool, device=Y.device)

@@ -37,6 +37,8 @@ _COMMON, _MAJORITY = 0.1, 0.5
 _LOOKED_AT, _GOLDEN = 256, 0.6180339887498949
 # Rows of a tile are drawn by their weights within so many neighbours.
 _NEIGHBOURS = 64
+# A row of a block should have this many observed entries; sparsely observed data make it longer, to this length.
+_OBSERVED, _LONGEST = 300, 3000
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,31 @@ def choose_block(shape: tuple[int, int], lengths: tuple[int, int], rng: np.rando
         return grouped(shape[0], lengths[0], rng), grouped(shape[1], lengths[1], rng)
     rows, columns = (np.sort(rng.permutation(n)[:m]) for n, m in zip(shape, lengths, strict=True))
     return rows, columns
+
+
+def block_of(
+    matrix: DenseMatrix,
+    rng: np.random.Generator,
+    entries: int,
+    weight: Any = None,  # (n1,)
+) -> tuple[Any, Any]:
+    """Return the rows and columns of a random block of so many entries, in order; all where that is not much more.
+
+    Sparsely observed data make it longer.
+    """
+    side = math.isqrt(entries)
+    side = min(_LONGEST, max(side, math.ceil(min(side, _OBSERVED) / observed_share(matrix, rng))))
+    short = min(side, *matrix.shape)
+    # The short side whole if need be, the other one as long as the block allows.
+    lengths = [min(n, short if n == min(matrix.shape) else side * side // short) for n in matrix.shape]
+    if 2 * math.prod(lengths) > math.prod(matrix.shape):
+        return np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+    if weight is None and is_large(matrix.shape):
+        return choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
+    probability = None if weight is None else weight / weight.sum()
+    count = lengths[0] if weight is None else min(lengths[0], int(np.count_nonzero(weight)))
+    rows = rng.choice(matrix.shape[0], count, replace=False, p=probability)
+    return np.sort(rows), np.sort(rng.choice(matrix.shape[1], lengths[1], replace=False))
 
 
 def read_block(

@@ -1,8 +1,8 @@
 """The default: LRPCA without training. Thresholds follow the residual, steps the kept share, the rank what is there.
 
-One loop of passes. Each takes the influence ``C = ψ_ζ(Y - L Rᵀ)`` of the present fit, with ζ a multiple of the width of
-the peak of clean residuals; steps along the tangent space of the rank-r matrices, every row and column by its own Gram
-where some lag behind; returns to rank r by a small SVD; and leaves out the components that noise alone would make.
+One loop of passes. Each takes the influence ``C = ψ_ζ(Y - L Rᵀ)`` of the present fit, with ζ a multiple of the inlier
+scale; steps along the tangent space of the rank-r matrices, every row and column by its own normal equations where some
+have few inliers; returns to rank r by a small SVD; and leaves out the components that noise alone would make.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.schedule import Schedule
 from lrpca.solvers.base import Record, Solution, make_record
 from lrpca.solvers.checkpoint import Checkpoint
-from lrpca.solvers.checks.convergence import End, SecondLooks, counts_only
-from lrpca.solvers.checks.low_inlier_rows import lagging, needs_own_grams
+from lrpca.solvers.checks.convergence import Candidate, Checks, counts_only
+from lrpca.solvers.checks.low_inlier_rows import low_inlier_rows, needs_own_grams
 from lrpca.solvers.components import Components, all_of, all_present, first_components, noise_edge, updated
 from lrpca.solvers.initialise import Survey, completed, first_factors, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
@@ -40,8 +40,8 @@ _TINY = float(np.finfo(float).tiny)
 # From this many entries on, passes over double-precision data are computed in single precision while residuals, and
 # changes of X, are so many times above its rounding.
 _LARGE, _FAR_ABOVE, _MOVING = 1 << 20, 300.0, 100.0
-# Lost rows can keep a run from ever coming to rest: they are also looked for unasked, after so many passes.
-_RESCUE_EVERY = 25
+# Rows with few inliers can keep a run from coming to rest: they are also refitted after so many passes.
+_REFIT_EVERY = 25
 
 
 def solve_adaptive(
@@ -82,10 +82,10 @@ class _Adaptive(Loop):
         self._rank, self._schedule, self._tol = problem.rank, problem.schedule, problem.tol
         self._thresholds = AdaptiveThresholds(problem.schedule, problem.sample, matrix)
         self._weight = None if weight is None else matrix.place(weight)
-        self._rules, self._standstill = rules, standstill
+        self._rules, self._standstill, self._free_rank = rules, standstill, problem.free_rank
         self._start, self._power_steps = problem.start, power_steps
         self._result: Pass | None = None
-        self._end: End | None = None
+        self._end: Candidate | None = None
         self._edge = 0.0  # of noise, in the last pass
         self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
@@ -101,26 +101,28 @@ class _Adaptive(Loop):
     def _set_out(self, parts: Components, facts: Survey) -> None:
         self._parts, self._facts = parts, facts
         self._stopping = AdaptiveStopping(self._tol, facts, self.matrix.result)
-        self._looks = SecondLooks(self.matrix, facts, self._thresholds, self.rng, self._rules, self._weight)
+        self._checks = Checks(
+            self.matrix, facts, self._thresholds, self._rules, self._weight, free_rank=self._free_rank
+        )
 
     def step(self, k: int) -> str | None:
         """Make pass k, update the components, and write it down."""
         began = time.perf_counter()
         matrix, schedule, facts, thresholds = self.matrix, self._schedule, self._facts, self._thresholds
         weight, rules, parts = self._weight, self._rules, self._parts
-        behind = lagging(self._result, facts)
-        numbers = thresholds.at(k, parts.L, parts.R, patient=behind and "patience" in rules)
+        low_inlier = low_inlier_rows(self._result, facts)
+        numbers = thresholds.at(k, parts.L, parts.R, patient=low_inlier and "patience" in rules)
         if numbers is None:
             return "schedule_end"
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = _wants_grams(schedule, self._result, facts, self._rank, behind, rules)
+        grams = _wants_grams(schedule, self._result, facts, self._rank, low_inlier, rules)
         _choose_precision(matrix, thresholds, self.history)
         result = take_pass(matrix, parts.L, parts.R, level, weight, grams=grams)
         step = _step(factor, result, facts, schedule)
         new = stepped(parts.L, parts.R, result, schedule.update, weight, parts.present, step)
         if new is None:
-            self._end = self._end or End(parts, result, 0.0, "runaway")
+            self._end = self._end or Candidate(parts, result, 0.0, "runaway")
             return "runaway"
         result = without_sides(result)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
@@ -130,11 +132,11 @@ class _Adaptive(Loop):
         change = moved / max(float(np.linalg.norm(self._values)), _TINY)
         self.history.append(make_record(k, threshold, step, result, facts, change, began))
         self._parts, self._result = parts, result
-        self._end = End(parts, result, change, "max_iter")
+        self._end = Candidate(parts, result, change, "max_iter")
         return None
 
     def judge(self) -> str | None:
-        """Return a reason to end, if the run has come to rest and second looks find nothing to go on with."""
+        """Return a reason to end, if the run is at rest and no check proposes how to continue."""
         end, split, parts, thresholds = self._end, self._split, self._parts, self._thresholds
         assert end is not None  # there was a step
         if self._standstill is not None and split is not None:
@@ -147,12 +149,12 @@ class _Adaptive(Loop):
         if verdict == "runaway":
             return verdict
         if verdict is None and not thresholds.polished:
-            if len(self.history) % _RESCUE_EVERY == 0:
-                self._looks.rescue(parts, end.result)
+            if len(self.history) % _REFIT_EVERY == 0:
+                self._checks.refit(end)
             return None
         end.verdict = verdict or "noise_floor"
-        answer = self._looks.ask(end, self._edge)
-        if isinstance(answer, End):
+        answer = self._checks(end, self._edge)
+        if isinstance(answer, Candidate):
             self._end = answer
             return answer.reason
         self._parts = answer
@@ -169,7 +171,7 @@ class _Adaptive(Loop):
         assert end is not None  # every schedule has a first step
         if reason in ("max_iter", "runaway", "schedule_end"):
             end.verdict = reason
-            end = self._looks.best(end)
+            end = self._checks.best(end)
             reason = end.reason
         L, R = end.parts.factors()
         kept, present = end.result.kept, end.parts.present
@@ -183,7 +185,7 @@ class _Adaptive(Loop):
             "survey": survey_state(self._facts),
             "thresholds": self._thresholds.state(),
             "stopping": self._stopping.state(),
-            "looks": self._looks.state(),
+            "checks": self._checks.state(),
             "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
             "edge": self._edge,
             "split": None if standstill is None or self._split is None else self._split.state(),
@@ -193,13 +195,13 @@ class _Adaptive(Loop):
     def restore_inner(self, state: dict[str, Any]) -> None:
         """Go on after a step or the start."""
         self._set_out(Components.of_state(state["parts"]), Survey(*state["survey"]))
-        for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._looks, "looks")):
+        for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._checks, "checks")):
             part.restore(state[name])
         self._edge = state["edge"]
         self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:
             self._result = counts_only(*state["pass"]["kept"])
-            self._end = End(self._parts, self._result, state["pass"]["change"], "max_iter")
+            self._end = Candidate(self._parts, self._result, state["pass"]["change"], "max_iter")
         if state["split"] is not None:
             self._split = Iterate.of_state(state["split"])
         if self._standstill is not None:
@@ -246,13 +248,13 @@ def _choose_precision(matrix: DenseMatrix, thresholds: AdaptiveThresholds, histo
 
 
 def _wants_grams(
-    schedule: Schedule, last: Pass | None, facts: Survey, rank: int, behind: bool, rules: frozenset[str]
+    schedule: Schedule, last: Pass | None, facts: Survey, rank: int, low_inlier: bool, rules: frozenset[str]
 ) -> bool:
     if schedule.update == "own_gram":
         return True
     # Clipped entries pull too, but are in no Gram: with ψ = clip, own Grams would make steps too long.
     wanted = "own_grams" in rules and schedule.update == "tangent" and schedule.influence != "soft"
-    return wanted and needs_own_grams(last, facts, rank, behind=behind)
+    return wanted and needs_own_grams(last, facts, rank, low_inlier=low_inlier)
 
 
 def _step(factor: float, result: Pass, facts: Survey, schedule: Schedule) -> float:

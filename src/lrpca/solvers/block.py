@@ -8,6 +8,7 @@ number, whatever the outliers look like, and a surplus component has to pay for 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,12 +24,24 @@ _FINEST = 1e-4
 # The threshold ends at so many σ, and falls by no more than this factor at a time.
 _CUTOFF, _DECAY, _SLOW_DECAY = 5.0, 0.7, 0.85
 _ITERATIONS, _REFITS, _REANNEALINGS = 60, 3, 4
+# A better fit is shorter by this many nats for each entry of the block.
+_CLEARLY = 1e-3
+# Price of a number beyond its digits, in nats: a component pays from 1.3 times the largest singular value of noise on.
+_PRICE = 1.5
+# Entries whose leading singular value is so far above that of independent ones form a pattern.
+ALIGNED = 4.0
+# More than this share of a row is its majority; entries below so many σ are zero.
+_MAJORITY, _NOT_ZERO = 0.5, 0.5
+# Residuals within so many σ are no outliers.
+_WITHIN = 3.0
+# Rows that keep less than this part of what the median row keeps are refitted.
+_FEW_INLIERS = 0.8
 _SAMPLED = 5000
 _NEARLY_ALL = 0.97
 # The alternation is at rest when the description length improves by less than this part.
 _AT_REST = 1e-4
 # Starts: winsorised at so many typical entries, or without entries above these quantiles.
-_WINSORISED, _TRIMMED = (math.inf, 1.5), (0.5, 0.7)
+_WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
 _COMMON, _LEAST_USED = 0.02, 0.05
 _IMPUTATIONS, _IMPUTATION_RIDGE, _RIDGE = 8, 1e-3, 1e-7
@@ -66,6 +79,27 @@ class Block:
         sizes = np.minimum(np.abs(self.values[self.observed]), 5 * self.typical)
         return float(np.sqrt(np.mean(sizes**2))) or 1.0
 
+    @cached_property
+    def uncoded(self) -> Any:
+        """Which observed entries have no value that many others have: such may stand for missing or clipped entries.
+
+        Zeros count where they are scattered: those that fill blocks may be those of X. None where there are no such
+        values, or hardly any others, or where all values are whole numbers.
+        """
+        values, counts = np.unique(self.values[self.observed], return_counts=True)
+        entries = int(counts.sum())
+        codes = values[counts > _COMMON * entries]
+        if 0 in codes and alignment(self.values == 0, self.observed) > ALIGNED:
+            codes = codes[codes != 0]
+        other = self.observed & ~np.isin(self.values, codes)
+        few = len(values) < _COMMON * entries or np.mean(other) < _LEAST_USED
+        return None if len(codes) == 0 or few else other
+
+    def without_codes(self) -> Block | None:
+        """Return the block of the uncoded entries, if there are others."""
+        used = self.uncoded
+        return None if used is None else Block(self.values * used, used, self.least)
+
     def residuals(self, L: Any, R: Any) -> Any:
         """Return |Y - L Rᵀ|, (n1, n2)."""
         return np.abs(self.values - L @ R.T)
@@ -76,48 +110,77 @@ class Block:
         seen = np.flatnonzero(self.observed)
         return seen if len(seen) <= _SAMPLED else np.random.default_rng(0).choice(seen, _SAMPLED, replace=False)
 
-    def description_length(
-        self,
-        D: Any,  # (n1, n2) moduli of residuals
-        rank: int,
-        *,
-        exact: bool = True,
-    ) -> tuple[float, float, float]:
-        """Return the description length of residuals and rank, with the noise level and the kept share it implies.
+    def scored(self, L: Any, R: Any, among: Any = None) -> Fit:
+        """Return factors, of orthogonal columns, with their score; that of the entries `among` others if given.
 
-        Each entry is either noise, coded by a Gaussian of width σ, or an outlier, coded by a uniform law; numbers of
-        the fit are coded to the precision that the noise allows. σ minimises the sum.
+        Each entry is either noise, coded by a Gaussian of width σ, or an outlier, coded by a uniform law. σ minimises
+        the sum of these codes and of that of the factors.
         """
-        D = np.sort(D[self.observed] if exact else D.ravel()[self.sampled])
-        weight = float(np.count_nonzero(self.observed)) / len(D)
+        return self._fit(L, R, self.residuals(L, R)[self.observed if among is None else among])
+
+    def roughly_scored(self, L: Any, R: Any, D: Any) -> Fit:
+        """Return factors with the score of a sample of their residuals."""
+        return self._fit(L, R, D.ravel()[self.sampled], int(np.count_nonzero(self.observed)))
+
+    def _fit(
+        self,
+        L: Any,
+        R: Any,
+        D: Any,  # (m,) moduli of residuals, a sample of so many
+        entries: int | None = None,
+    ) -> Fit:
+        D = np.sort(D)
         n, squares, scale = len(D), np.cumsum(D * D), self.scale
         least = max(_FINEST * self.typical, 0.3 * self.least)
         kept = np.unique(np.linspace(0.05, 1, 60) * n).astype(int).clip(1)
         sigma = np.maximum(np.sqrt(squares[kept - 1] / kept), least)
         for _ in range(3):
-            # Where both codes cost the same.
-            limit = sigma * np.sqrt(2 * np.log(np.maximum(0.4 * _RANGE * scale / sigma, 1.5)))
-            kept = np.searchsorted(D, limit, "right").clip(1)
+            kept = np.searchsorted(D, self._limit(sigma), "right").clip(1)
             sigma = np.maximum(np.sqrt(squares[kept - 1] / kept), least)
         outliers = n - kept
         length = kept * (np.log(sigma / scale) + 0.5 * math.log(2 * math.pi)) + 0.5 * squares[kept - 1] / sigma**2
         length += outliers * math.log(_RANGE) - kept * np.log(kept / n)
         length -= outliers * np.log(np.maximum(outliers / n, 1 / n))
-        length *= weight
-        n1, n2 = self.values.shape
-        numbers = rank * (n1 + n2 - rank)
-        length += numbers * (np.maximum(np.log(scale / sigma), 0.0) + 0.25 * math.log(n1 * n2))
-        best = int(np.argmin(length))
-        return float(length[best]), float(sigma[best]), float(kept[best] / n)
+        length *= (entries or n) / n
+        # Numbers of a common size are decisive for σ, and quicker.
+        (n1, rank), n2 = L.shape, len(R)
+        common = rank * (n1 + n2) * (np.maximum(np.log(scale / sigma), 0.0) + 0.25 * math.log(n1 * n2))
+        best = int(np.argmin(length + common))
+        numbers = _length_of_numbers(L, R, float(sigma[best]))
+        return Fit(L, R, float(length[best]) + numbers, float(sigma[best]), float(kept[best] / n))
 
-    def scored(self, L: Any, R: Any) -> Fit:
-        """Return factors with their score."""
-        return Fit(L, R, *self.description_length(self.residuals(L, R), L.shape[1]))
+    def _limit(self, sigma: Any) -> Any:
+        """Return the residual at which both codes cost the same."""
+        return sigma * np.sqrt(2 * np.log(np.maximum(0.4 * _RANGE * self.scale / sigma, 1.5)))
+
+    def prefers(self, more: Fit, fewer: Fit) -> bool:
+        """Tell whether a fit is better than one of no more components.
+
+        Outliers are a minority of their row and of their column. So to explain what `fewer` rejects earns nothing where
+        it explains the majority of the row and of the column: such a component is made of outliers, whatever pattern
+        they form. Entries that are zero, but for the noise, do not make a majority: no component explains them.
+        """
+        margin = _CLEARLY * self.values.size
+        if more.L.shape == fewer.L.shape:
+            return bool(more.score < fewer.score - margin)
+        D = self.residuals(fewer.L, fewer.R)
+        kept = self.observed & (D <= self._limit(fewer.sigma))
+        explained = kept & (np.abs(fewer.L @ fewer.R.T) > _NOT_ZERO * fewer.sigma)
+        rows, columns = (explained.sum(axis) > _MAJORITY * self.observed.sum(axis) for axis in (1, 0))
+        counted = kept | (self.observed & ~(rows[:, None] & columns))
+        return bool(self.scored(*more[:2], counted).score < self.scored(*fewer[:2], counted).score - margin)
 
 
-def best_fit(block: Block, rank: int) -> Fit:
-    """Return the best of all annealed starts, annealed again as long as that improves it."""
-    return reannealed(block, min(fits(block, rank), key=lambda fit: fit.score))
+def _length_of_numbers(L: Any, R: Any, sigma: float) -> float:
+    """Return the description length of factors, each number coded to the precision that the noise allows.
+
+    A coefficient below the noise, as most are in sparse factors, costs next to nothing.
+    """
+    total = 0.0
+    for factor, other in ((L, R), (R, L)):
+        ratios = np.abs(factor) ** 2 * np.sum(np.abs(other) ** 2, axis=0) / sigma**2
+        total += float(np.sum(0.5 * np.log1p(ratios) + _PRICE * ratios / (1 + ratios)))
+    return total
 
 
 def reannealed(block: Block, fit: Fit) -> Fit:
@@ -135,10 +198,30 @@ def reannealed(block: Block, fit: Fit) -> Fit:
     return fit
 
 
-def fits(block: Block, rank: int) -> Iterator[Fit]:
-    """Return the annealed starts, one after the other."""
-    for L, R, trusted in _starts(block, rank):
-        yield anneal(block, L, R, 2 * float(np.quantile(block.residuals(L, R)[trusted], 0.8)))
+def fits(block: Block, rank: int, count: int | None = None) -> Iterator[Fit]:
+    """Return the annealed starts, or so many of them, one after the other."""
+    for L, R, trusted in itertools.islice(_starts(block, rank), count):
+        yield annealed_from(block, L, R, trusted)
+
+
+def annealed_from(block: Block, L: Any, R: Any, trusted: Any = None) -> Fit:
+    """Return the fit that a start leads to, from a threshold above most residuals of the `trusted` entries."""
+    D = block.residuals(L, R)[block.observed if trusted is None else trusted]
+    return anneal(block, L, R, 2 * float(np.quantile(D, 0.8)))
+
+
+def widened(block: Block, fit: Fit, rank: int) -> Fit:
+    """Return the fit that leading components of the residual, its outliers winsorised, lead to as additional ones."""
+    D = np.where(block.observed, block.values - fit.L @ fit.R.T, 0)
+    D *= np.minimum(1.0, _WITHIN * fit.sigma / np.maximum(np.abs(D), 1e-300))
+    more = _spectral(D / float(np.mean(block.observed)), rank - fit.L.shape[1])
+    return annealed_from(block, *(np.hstack([F, G]) for F, G in zip((fit.L, fit.R), more, strict=True)))
+
+
+def narrowed(block: Block, fit: Fit, rank: int) -> Fit:
+    """Return the fit that the strongest components lead to without the others."""
+    L, R = _balanced(fit.L, fit.R)
+    return annealed_from(block, L[:, :rank], R[:, :rank])
 
 
 def anneal(
@@ -149,7 +232,7 @@ def anneal(
     decay: float = _DECAY,
 ) -> Fit:
     """Return the fit that reweighted alternation leads to, while the threshold falls to a multiple of the noise."""
-    Y, observed, rank = block.values, block.observed, L.shape[1]
+    Y, observed = block.values, block.observed
     D, last, refits = block.residuals(L, R), math.inf, 0
     best: Fit | None = None
     for _ in range(_ITERATIONS):
@@ -158,7 +241,7 @@ def anneal(
         R = solve_rows(Y.T, _tukey(block.residuals(L, R), threshold, observed).T, L, _RIDGE, R)
         L, R = _balanced(L, R)
         D = block.residuals(L, R)
-        fit = Fit(L, R, *block.description_length(D, rank, exact=False))
+        fit = block.roughly_scored(L, R, D)
         if best is None or fit.score < best.score:
             best = fit
         lower = max(decay * threshold, min(threshold, _CUTOFF * fit.sigma))
@@ -213,6 +296,25 @@ def least_absolute_rows(
     return L
 
 
+def alignment(
+    A: Any,  # (n1, n2)
+    counted: Any,  # (n1, n2) bool
+) -> float:
+    """Return how far the leading singular value of entries, less their mean, is above that of independent ones.
+
+    In units of ``n^(-2/3)``, in which the largest one of random matrices varies (Tracy and Widom).
+    """
+    A = np.where(counted, A - np.mean(A, where=counted), 0) if counted.any() else np.zeros(A.shape)
+    power = float(np.vdot(A, A).real) / A.size
+    if power == 0:
+        return 0.0
+    n1, n2 = A.shape
+    gram = A.T @ A.conj() if n1 > n2 else A @ A.conj().T
+    leading = math.sqrt(float(np.linalg.eigvalsh(gram)[-1]))
+    excess = leading / (math.sqrt(power) * (math.sqrt(n1) + math.sqrt(n2))) - 1
+    return float(excess * min(n1, n2) ** (2 / 3))
+
+
 def _tukey(D: Any, threshold: float, observed: Any) -> Any:
     return observed * (1 - np.minimum(D / threshold, 1.0) ** 2) ** 2
 
@@ -234,27 +336,14 @@ def _starts(block: Block, rank: int) -> Iterator[tuple[Any, Any, Any]]:
     Y, observed = block.values, block.observed
     sizes, share = np.abs(Y), float(np.mean(observed))
     subsets = [observed & (sizes <= np.quantile(sizes[observed], quantile)) for quantile in _TRIMMED]
-    common = _repeated(Y, observed)
-    if common.any() and np.mean(observed & ~common) > _LEAST_USED:
-        # Numbers that stand for missing or clipped entries.
-        subsets.append(observed & ~common)
+    subsets += [] if block.uncoded is None else [block.uncoded]
+    winsorised = Y * np.minimum(1.0, _WINSORISED * block.typical / np.maximum(sizes, 1e-300))
+    # Those first that lead furthest.
+    yield *(start := _spectral(winsorised / share, rank)), observed
     for used in subsets:
         yield *_imputed(Y, used, rank), used
-    L, R = None, None
-    for limit in _WINSORISED:
-        shrunk = Y if limit == math.inf else Y * np.minimum(1.0, limit * block.typical / np.maximum(sizes, 1e-300))
-        L, R = _spectral(shrunk / share, rank)
-        yield L, R, observed
-    yield *_least_absolute(block, L, R), observed
-
-
-def _repeated(Y: Any, observed: Any) -> Any:
-    """Return which entries have a value that many others have too; none where all values are whole numbers."""
-    values, counts = np.unique(Y[observed], return_counts=True)
-    common = values[counts > _COMMON * observed.sum()]
-    if len(values) < _COMMON * observed.sum():
-        return np.zeros(Y.shape, bool)
-    return observed & np.isin(Y, common)
+    yield *_spectral(Y / share, rank), observed
+    yield *_least_absolute(block, *start), observed
 
 
 def _imputed(Y: Any, used: Any, rank: int) -> tuple[Any, Any]:
@@ -281,13 +370,17 @@ def _least_absolute(block: Block, L: Any, R: Any) -> tuple[Any, Any]:
 
 
 def _refitted(block: Block, L: Any, R: Any, threshold: float) -> tuple[Any, Any, bool]:
-    """Return factors with rows and columns of least absolute deviations where these keep more entries."""
+    """Return factors with low-inlier rows and columns of least absolute deviations where these keep more entries."""
     Y, observed, better = block.values, block.observed, False
     for _ in range(2):
-        new = least_absolute_rows(Y, observed, R)
-        kept, was = (np.sum((np.abs(Y - F @ R.T) <= threshold) & observed, axis=1) for F in (new, L))
-        wins = kept > was
-        better |= bool(wins.any())
-        L = np.where(wins[:, None], new, L)
+        kept = np.sum((np.abs(Y - L @ R.T) <= threshold) & observed, axis=1)
+        share = kept / np.maximum(observed.sum(axis=1), 1)
+        few = np.flatnonzero(share < _FEW_INLIERS * np.median(share))
+        if len(few):
+            new = least_absolute_rows(Y[few], observed[few], R)
+            wins = np.sum((np.abs(Y[few] - new @ R.T) <= threshold) & observed[few], axis=1) > kept[few]
+            better |= bool(wins.any())
+            L = L.copy()
+            L[few[wins]] = new[wins]
         Y, observed, L, R = Y.T, observed.T, R, L
     return L, R, better

@@ -77,7 +77,7 @@ class Checkpoint:
         """Take the state after an iteration, and save it unless that was done a moment ago."""
         if self._idle:
             return
-        self._kept = state if self._watch is None else state | {"crowded": self._watch.crowded}
+        self._kept = state if self._watch is None else state | {"saturated": self._watch.saturated}
         if time.monotonic() - self._written >= _PAUSE:
             self.save()
 
@@ -123,7 +123,7 @@ class Checkpoint:
         if self._watch is None:
             return False
         callback, self._watch.callback = self._watch.callback, None
-        self._watch.crowded = state["crowded"]
+        self._watch.saturated = state["saturated"]
         stopped = self._watch(seen)
         self._watch.callback = callback
         return stopped

@@ -10,6 +10,7 @@ below it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,15 @@ class Components:
     def localised_in_columns(self) -> Any:
         """Return which present components live in one column."""
         return self.is_present & _is_localised(self.R)
+
+    def replaced(self, L: Any, R: Any, edge: float, place: Callable[[Any], Any]) -> Components:
+        """Return other factors as the present components, with probes of these where there were more."""
+        present = L.shape[1]
+        L, R = (np.hstack([new, np.asarray(old[:, present:])]) for new, old in ((L, self.L), (R, self.R)))
+        wide = Components(L, R, L.shape[1])
+        if present < L.shape[1]:
+            wide = wide.without(np.arange(L.shape[1]) >= present, edge)
+        return Components(place(wide.L), place(wide.R), present)
 
     def without(self, dropped: Any, edge: float) -> Components:
         """Return the same with some components made probes; the strongest stays if all were dropped."""

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import (
-    kept_share,
     normal_form,
     orthonormal,
-    retract,
     thin_svd,
 )
-from lrpca.core.influence import Levels, everything, levels
+from lrpca.core.influence import Levels, everything
 from lrpca.core.linalg import some_eigh
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import EXACT_BELOW, Sample, refuse_largest
-from lrpca.solvers.step import directions, take_pass
+from lrpca.matrices.sample import EXACT_BELOW, refuse_largest
 
 _OVERSAMPLING = 5
 # Components of a given start this much weaker than the strongest are absent; those put in their place are this weak.
@@ -198,39 +195,6 @@ def exact_start(
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root > 0, U / root, 0.0)
     return matrix.place(L * scale), matrix.place((V @ Vh.T) * scale), facts
-
-
-def resistant_start(
-    matrix: DenseMatrix,
-    rank: int,
-    sample: Sample,
-    *,
-    rng: np.random.Generator,
-    weight: Any = None,  # (n1,)
-) -> tuple[Any, Any]:
-    """Return a start that outliers on one side, in blocks or of one size cannot take over.
-
-    Such outliers have a low-rank part of their own, which displaces components of X. So: clip at the median, make
-    room for two components more, let a few passes of least absolute deviations (ψ clips at the median residual) take
-    the majority's side, and keep the strongest.
-    """
-    n1, n2 = matrix.shape
-    weight = None if weight is None else matrix.place(weight)
-    width = min(rank + _MORE_ROOM, n1, n2)
-    clip = _RESISTANT_CLIP * sample.typical
-    if math.prod(matrix.shape) < EXACT_BELOW:
-        # Nothing is to depend on the seed. An exact start would find more of the outliers' own low-rank part, too.
-        rng = np.random.default_rng(0)
-    L, R, facts = spectral_start(matrix, width, clip, power_steps=2, rng=rng, weight=weight)
-    for _ in range(_ABSOLUTE_PASSES):
-        level = levels("soft", max(float(np.median(sample.residuals(L, R))), np.finfo(matrix.arithmetic).tiny))
-        result = take_pass(matrix, L, R, level, weight)
-        # About half of the entries are below the median; less says that the median was off, not that steps are long.
-        share = max(kept_share(result), _LEAST_KEPT * facts.observed)
-        dL, dR = (direction / share for direction in directions(L, R, result, "tangent", weight))
-        new = retract(L, R, dL, dR, weight)
-        L, R = new.factors()
-    return L[:, :rank], R[:, :rank]
 
 
 def completed(

@@ -22,7 +22,7 @@ from lrpca.core.passes import Pass
 from lrpca.solvers.base import Solution, make_record
 from lrpca.solvers.checkpoint import Checkpoint, check_path, checkpoint_of
 from lrpca.solvers.checks.convergence import counts_only
-from lrpca.solvers.checks.low_inlier_rows import lagging, left_behind
+from lrpca.solvers.checks.low_inlier_rows import lost_rows, low_inlier_rows
 from lrpca.solvers.initialise import Survey, completed, spectral_start, survey
 from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.options import integer, number, some_of
@@ -136,7 +136,7 @@ class _Absolute(Loop):
         threshold, step = numbers
         if self._floor is not None and self._result is not None and k > schedule.layers:
             last, sigma = self.history[-1].threshold or 0.0, self._floor.measure(L, R).sigma
-            threshold, step = floored(schedule, numbers, last, sigma, lagging(self._result, facts))
+            threshold, step = floored(schedule, numbers, last, sigma, low_inlier_rows(self._result, facts))
         level = levels(schedule.influence, threshold, schedule.cutoff)
         self._result = take_pass(self.matrix, L, R, level, weight, grams=schedule.update == "own_gram")
         dL, dR = (step * direction for direction in directions(L, R, self._result, schedule.update, weight))
@@ -158,7 +158,7 @@ class _Absolute(Loop):
                 return "tol"
         verdict = absolute_verdict(self.history, self._tol)
         # The residual of a row that was given up is as small as its threshold, whatever its error.
-        lost = verdict == "tol" and left_behind(self._result.kept, self._facts)
+        lost = verdict == "tol" and lost_rows(self._result.kept, self._facts)
         return "stalled" if lost else verdict
 
     def factors(self) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from lrpca.core.influence import Levels, levels
 from lrpca.core.passes import Kept, Pass
 from lrpca.schedule import default_schedule
 from lrpca.solvers.base import Solution
-from lrpca.solvers.checks.low_inlier_rows import left_behind
+from lrpca.solvers.checks.low_inlier_rows import lost_rows
 from lrpca.solvers.initialise import Survey, checked_survey
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -83,7 +83,7 @@ class Polish:
         """Return the solution after the passes."""
         change = self._run.history[-1].change or 0.0
         if reason in ("tol", "noise_floor") and self._kept is not None and self._survey is not None:
-            reason = "stalled" if left_behind(self._kept, self._survey) else reason
+            reason = "stalled" if lost_rows(self._kept, self._survey) else reason
         L, R = self.padded(self._run.rank)
         return Solution(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
 

@@ -36,6 +36,7 @@ class Problem:
     callback: Callable[[State], object] | None = None
     start: Factors | None = None
     row_weight: Any = None  # (n1,)
+    free_rank: bool = False  # whether the solution may have another rank
 
     @classmethod
     def drawn(

@@ -6,9 +6,8 @@ RULES = {
     "own_grams": "rows and columns have their own normal equations where entries are missing or many are rejected",
     "patience": "thresholds fall more slowly while a row or column keeps far fewer entries than the others",
     "significance": "components that noise alone would make are left out of X, and come back when they exceed it",
-    "low_inlier_rows": "rows and columns that keep few entries, or none in some direction, are fitted again",
-    "spurious_components": "components in one row or column, or on rejected entries alone, have to explain something",
-    "residual_structure": "a run whose residual holds structure or two peaks, or that has low-inlier rows, stalled",
-    "other_fits": "a fit that may be wrong is compared with the fits of other starts, by their description length",
+    "low_inlier_rows": "rows and columns that keep few entries are refitted",
+    "residual_structure": "a run whose residual holds structure, or that has lost rows, has stalled",
+    "other_fits": "a fit that may be wrong is compared with fits of other starts and ranks, by description length",
     "refine_cutoff": "at the noise floor, thresholds are lowered to three times the noise",
 }

@@ -12,7 +12,7 @@ import numpy as np
 from lrpca.core.factors import change_of_product, product_distance, product_norm
 from lrpca.core.passes import Kept
 from lrpca.solvers.base import Record, Solution, State, asked_to_stop
-from lrpca.solvers.checks.low_inlier_rows import given_up
+from lrpca.solvers.checks.low_inlier_rows import lost_by_more_than
 from lrpca.solvers.checks.residual_structure import STRUCTURED, structure_left
 from lrpca.solvers.components import all_present
 from lrpca.solvers.initialise import Survey, survey
@@ -145,7 +145,7 @@ class Run:
         if not math.isfinite(product_norm(L, R)):
             return self.overflow()
         if reason == "tol" and kept is not None:
-            lost = given_up(self.matrix, L, R, kept, self.survey, _ACCURATE * self.sample.typical)
+            lost = lost_by_more_than(self.matrix, L, R, kept, self.survey, _ACCURATE * self.sample.typical)
             # A component of a rank too large ends as the outliers of one row or column.
             reason = "stalled" if lost or all_present(L, R).localised().any() else "tol"
         wide = np.promote_types(self.matrix.arithmetic, np.float64)

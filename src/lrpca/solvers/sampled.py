@@ -33,7 +33,7 @@ from lrpca.matrices.sample import Sample, draw_sample, observed_share
 from lrpca.schedule import default_schedule
 from lrpca.solvers.adaptive import solve_adaptive
 from lrpca.solvers.base import Solution, State
-from lrpca.solvers.checks.low_inlier_rows import left_behind
+from lrpca.solvers.checks.low_inlier_rows import lost_rows
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
 from lrpca.solvers.options import integer
@@ -225,7 +225,7 @@ def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
 def _is_plain(core: DenseMatrix, sample: Sample, solution: Solution) -> bool:
     """Tell whether a solution of the block is at rest, has no low-inlier rows, and leaves nothing but noise."""
     assert solution.survey is not None and solution.kept is not None
-    if solution.reason not in _AT_REST or left_behind(solution.kept, solution.survey):
+    if solution.reason not in _AT_REST or lost_rows(solution.kept, solution.survey):
         return False
     peak = _peak_of(core, sample.telling, solution.L, solution.R)
     if not peak.is_noise:

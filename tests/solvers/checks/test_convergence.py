@@ -31,8 +31,8 @@ NEEDED: list[tuple[str, dict[str, Any], int]] = [
     ("patience", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
-    ("spurious_components", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
-    ("spurious_components", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
+    ("other_fits", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),
+    ("other_fits", outliers(0.1, 10, rank=3, shape=(300, 60), **COLUMNS), 8),
     # Outliers of a few σ pass the wide threshold.
     ("refine_cutoff", outliers(0.4, noise=0.1), RANK),
     # Outliers on one side have a component of their own, which takes the place of one of X.

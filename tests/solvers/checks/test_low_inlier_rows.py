@@ -1,4 +1,4 @@
-"""Lost rows and columns are fitted anew; where Y is read in blocks, each of them is read once for that."""
+"""Rows and columns with few inliers are refitted; where Y is read in blocks, each of them is read once for that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import lrpca.solvers.checks.low_inlier_rows
 from lrpca.core.passes import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
-from lrpca.solvers.checks.low_inlier_rows import given_up, rescue_lost
+from lrpca.solvers.checks.low_inlier_rows import lost_by_more_than, refit_low_inlier_rows
 from lrpca.solvers.initialise import Survey
 from lrpca.testing import planted
 
@@ -57,20 +57,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(DaskBlocks, "each", watched)
     # In memory, a few rows at a time: of blocks that would be a look at Y each.
-    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_PIECE", 1 << 10)
     return looks
 
 
-@pytest.mark.parametrize("thorough", (False, True))
-def test_blocks_are_read_once_for_all_lost_rows(problem: Any, asked: list[int], thorough: bool) -> None:
+@pytest.mark.parametrize("exact", (False, True))
+def test_blocks_are_read_once_for_all_lost_rows(problem: Any, asked: list[int], exact: bool) -> None:
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
     last, survey = last_pass(truth.Y, L, R, cutoff)
     blocks = accept(da.from_array(truth.Y, chunks=(100, 100)))
     in_memory = L.copy(), R.copy()
     assert off(truth, L, R) > 0.1
-    assert rescue_lost(accept(truth.Y), *in_memory, last, survey, cutoff, thorough=thorough)
-    assert rescue_lost(blocks, L, R, last, survey, cutoff, thorough=thorough)
+    assert refit_low_inlier_rows(accept(truth.Y), *in_memory, last, survey, cutoff, exact=exact)
+    assert refit_low_inlier_rows(blocks, L, R, last, survey, cutoff, exact=exact)
     assert off(truth, L, R) < 1e-9
     assert np.abs(L - in_memory[0]).max() < 1e-9 and np.abs(R - in_memory[1]).max() < 1e-9
     # Twelve blocks, each at most once for the rows and once for the columns.
@@ -85,15 +85,17 @@ def test_rows_too_long_for_memory_are_fitted_to_some_of_their_entries(
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
     last, survey = last_pass(truth.Y, L, R, cutoff)
-    assert given_up(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last.kept, survey, cutoff)
-    assert rescue_lost(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last, survey, cutoff, thorough=True)
+    assert lost_by_more_than(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last.kept, survey, cutoff)
+    assert refit_low_inlier_rows(
+        accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last, survey, cutoff, exact=True
+    )
     assert off(truth, L, R) < 1e-9
 
 
-def test_nothing_is_given_up_where_residuals_are_small(problem: Any) -> None:
+def test_nothing_is_lost_where_residuals_are_small(problem: Any) -> None:
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
     last, survey = last_pass(truth.Y, L, R, cutoff)
     for matrix in (accept(truth.Y), accept(da.from_array(truth.Y, chunks=(100, 100)))):
-        assert given_up(matrix, L, R, last.kept, survey, cutoff)
-        assert not given_up(matrix, L, R, last.kept, survey, 1e9)
+        assert lost_by_more_than(matrix, L, R, last.kept, survey, cutoff)
+        assert not lost_by_more_than(matrix, L, R, last.kept, survey, 1e9)

@@ -1,9 +1,9 @@
-"""Rows and columns that are left behind.
+"""Rows and columns with few inliers.
 
-A row whose error is larger than the others' has all its entries rejected, gets no gradient and stays wrong for ever. It
-lags while it keeps clearly less than the others, and is lost when it keeps hardly anything of what it should.
-Two cures: its own Gram, which gives a row with few kept entries the longer step it needs, and, where that came too
-late, a robust regression of the row on the components found so far.
+A row whose error is larger than the others' has all its entries rejected, gets no gradient and stays wrong. It has few
+inliers while it keeps clearly less than the median row. Two remedies: its own normal equations, which give a row with
+few kept entries the longer step that it needs, and, where that came too late, a robust regression of the row on the
+components found so far.
 """
 
 from __future__ import annotations
@@ -15,67 +15,60 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.passes import Kept, Pass
-from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.checks.minimal_subsets import consensus
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rows import robust_coefficients, row_quantile
 
-# A row lags when it keeps less than this share of what the median row keeps (chance alone hardly gets there from some
-# hundred entries on; in shorter rows it only costs own Grams), and is lost below the second one.
-_LAGGING = 0.7
-_LOST = 0.6
+# A row has few inliers when it keeps less than this share of what the median row keeps (chance alone hardly gets there
+# from some hundred entries on; in shorter rows it only costs normal equations), and is refitted below the second one.
+FEW_INLIERS, REFITTED = 0.7, 0.6
 # Without noise every row is explained or lost: one that keeps less than this share of the median is.
-_LEFT_BEHIND = 0.3
-# Rows and columns that are looked at, to tell whether those left behind matter.
-_LOOKED_AT = 200
+LOST = 0.3
+# Rows and columns that are read, to tell whether those lost matter.
+_READ = 200
 # One common step does for rows and columns of which more than this share is observed.
-_MOSTLY_OBSERVED = 0.9
+MOSTLY_OBSERVED = 0.9
 # Where fewer entries than this share are kept, rows differ enough by chance alone.
-_FEW_KEPT = 0.5
-_CHUNK = 1 << 20
-# Entries of rows and columns that are held at a time where every look at them is a read of Y (256 MB of doubles); of
-# each at least so many are taken, evenly spread, where not all can be.
-_HELD, _LEAST_TAKEN = 1 << 25, 1 << 12
-# Rows and columns in memory are taken whole up to this length.
-_LONG = 1 << 13
+FEW_KEPT = 0.5
+# Entries that are refitted at a time, and that are held (256 MB of doubles); of each row or column at least so many are
+# read, evenly spread, where not all can be.
+_PIECE, _HELD, _LEAST_TAKEN = 1 << 20, 1 << 25, 1 << 12
 _GOLDEN = 0.6180339887498949
-# Grams exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
-_GRAM_COPIES = 3
-_SMALL_GRAMS = 8_000_000
-# A row that explains this part of what others do needs no other fit.
-_NEARLY = 0.98
+# Normal equations exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
+GRAM_COPIES, SMALL_GRAMS = 3, 8_000_000
 # A fit is better that explains a tenth more entries.
 BETTER = 1.1
+# Sets of entries that are tried, and how well they have to determine the coefficients.
+_SUBSETS, _WELL_POSED = 64, 1e3
 # Counts are counted where they lie within so many times their number.
 _DENSE = 8
-# What chance does not do, in standard deviations, to rows and to columns.
-_SURELY, _NEVER = (6.0, 6.0), (math.inf, math.inf)
+# What chance does not do, in standard deviations.
+SURELY = 6.0
 
 
-def lagging(last: Pass | None, survey: Survey) -> bool:
+def low_inlier_rows(last: Pass | None, survey: Survey) -> bool:
     """Tell whether some row or column keeps far less than the others."""
     if last is None:
         return False
     # The median, which takes longer to find, is at most the largest.
     if last.report is not None and survey.is_complete:
-        if all(least >= _LAGGING * most for least, most in (last.report.by_row, last.report.by_column)):
+        if all(least >= FEW_INLIERS * most for least, most in (last.report.by_row, last.report.by_column)):
             return False
     return any(
-        share.min() < _LAGGING * share.max() and share.min() < _LAGGING * float(np.median(share))
+        share.min() < FEW_INLIERS * share.max() and share.min() < FEW_INLIERS * float(np.median(share))
         for share in _shares(last.kept, survey)
     )
 
 
-def left_behind(kept: Kept, survey: Survey, rank: int = 0) -> bool:
-    """Tell whether some row or column was given up, in data without noise: there each is explained or lost.
+def lost_rows(kept: Kept, survey: Survey, rank: int = 0) -> bool:
+    """Tell whether some row or column is lost, in data without noise: there each is explained or lost.
 
     Any coefficients may explain as many entries as there are of them: so many, the `rank`, tell nothing.
     """
-    return any(len(behind) for behind in keeping_less(kept, survey, _LEFT_BEHIND, fitted=rank))
+    return any(len(few) for few in keeping_less(kept, survey, LOST, fitted=rank))
 
 
-def given_up(
+def lost_by_more_than(
     matrix: DenseMatrix,
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)
@@ -83,14 +76,14 @@ def given_up(
     survey: Survey,
     size: float,
 ) -> bool:
-    """Tell whether a row or column was left behind whose residuals are larger than `size` in the median.
+    """Tell whether a row or column is lost whose residuals are larger than `size` in the median.
 
     A threshold far below the error that counts rejects whole rows, too.
     """
-    rows, columns = (behind[:_LOOKED_AT] for behind in keeping_less(kept, survey, _LEFT_BEHIND))
+    rows, columns = (few[:_READ] for few in keeping_less(kept, survey, LOST))
     for indices, axis, factor, other in ((rows, 0, L, R), (columns, 1, R, L)):
         if len(indices):
-            part, chosen = _held(matrix, axis, indices)
+            part, chosen = _taken(matrix, axis, indices)
             residuals = np.abs(part.array - np.asarray(factor[indices]) @ np.asarray(other[chosen]).T)
             hidden = residuals != residuals if part.mask is None else ~part.mask | (residuals != residuals)
             if (row_quantile(np.where(hidden, np.nan, residuals), 0.5) > size).any():
@@ -98,20 +91,20 @@ def given_up(
     return False
 
 
-def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, behind: bool) -> bool:
-    """Tell whether rows and columns should be solved by their own Grams.
+def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, low_inlier: bool) -> bool:
+    """Tell whether rows and columns should be solved by their own normal equations.
 
-    Where much of some row or column is missing, many entries are rejected, or someone lags `behind`; never where the
-    Grams would take more room than Y.
+    Where much of some row or column is missing, many entries are rejected, or someone has few inliers; never where the
+    equations would take more memory than Y.
     """
     n1, n2 = survey.shape
-    if _GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, _SMALL_GRAMS):
+    if GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, SMALL_GRAMS):
         return False
     kept = 1.0 if last is None else last.n_kept / max(1.0, survey.entries)
-    return survey.least_observed < _MOSTLY_OBSERVED or behind or kept < _FEW_KEPT
+    return survey.least_observed < MOSTLY_OBSERVED or low_inlier or kept < FEW_KEPT
 
 
-def rescue_lost(
+def refit_low_inlier_rows(
     matrix: DenseMatrix,
     L: Any,  # (n1, r), changed in place
     R: Any,  # (n2, r), changed in place
@@ -119,49 +112,49 @@ def rescue_lost(
     survey: Survey,
     cutoff: float,
     *,
-    thorough: bool,
+    exact: bool,
 ) -> bool:
-    """Fit lost rows and columns anew, robustly, with the other factor fixed; tell whether any became better.
+    """Refit rows and columns with few inliers, the other factor fixed; tell whether any became better.
 
-    Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. A `thorough` search, which
-    pays where there is no noise, also takes those that keep a little less than the others.
+    Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. In an `exact` fit, without
+    noise, those that keep a little less than the others are refitted too.
     """
-    rows, columns = keeping_less(last.kept, survey, _LOST, _SURELY if thorough else _NEVER)
-    if len(rows) + len(columns) == 0:
+    both = keeping_less(last.kept, survey, REFITTED, SURELY if exact else math.inf)
+    if not any(map(len, both)):
         return False
     matrix.reads += 1  # counted as a whole read, though only some rows and columns are
-    typical = [float(np.median(share)) for share in _shares(last.kept, survey)]
-    sides = (Lines(matrix, 0, rows), L, R, typical[0]), (Lines(matrix, 1, columns), R, L, typical[1])
     better = False
-    for annealed in (False, True) if thorough else (False,):
-        for lost, factor, other, share in sides:
-            better |= _refit(lost, factor, other, cutoff, share, annealed=annealed)
+    for axis, (indices, factor, other) in enumerate(zip(both, (L, R), (R, L), strict=True)):
+        for group in _in_pieces(indices, _HELD // _LEAST_TAKEN):
+            held, chosen = _taken(matrix, axis, group)
+            among = np.asarray(other[chosen])
+            for some in _in_pieces(np.arange(len(group)), _PIECE // held.shape[1]):
+                better |= _refit(held.take_rows(some), factor, group[some], among, cutoff)
     return better
 
 
 def keeping_less(
-    kept: Kept, survey: Survey, than: float, surely: tuple[float, float] = _NEVER, *, fitted: int = 0
+    kept: Kept, survey: Survey, than: float, surely: float = math.inf, *, fitted: int = 0
 ) -> tuple[Any, Any]:
     """Return the observed rows and columns that keep less `than` this times the median share.
 
-    Also those that keep less than the median by more than `surely`, for rows and for columns, in standard deviations of
-    chance: a column whose coefficient is wrong for one group of rows only keeps all the others. So many `fitted`
+    Also those that keep less than the median by more than `surely` standard deviations of chance. So many `fitted`
     entries do not count, where there are twice as many.
     """
     found = []
-    for (count, observed), deviations in zip(_counts(kept, survey), surely, strict=True):
+    for count, observed in _counts(kept, survey):
         if fitted:
             enough = observed > 2 * fitted
             count, observed = count - fitted * enough, observed - fitted * enough
         share = count / np.maximum(observed, 1)
-        if not math.isfinite(deviations) and share.min() >= than * share.max():
+        if not math.isfinite(surely) and share.min() >= than * share.max():
             found.append(np.zeros(0, np.intp))
             continue
         typical = _median_share(count, observed)
         few = share < than * typical
-        if math.isfinite(deviations):
+        if math.isfinite(surely):
             chance = np.sqrt(typical * (1 - typical) / np.maximum(observed, 1)) + 1 / np.maximum(observed, 1)
-            few = few | (share < typical - deviations * chance)
+            few = few | (share < typical - surely * chance)
         found.append(np.flatnonzero(few & (observed > 0)))
     return found[0], found[1]
 
@@ -204,37 +197,6 @@ def _median_share(
     return float(np.mean(middle / observed))
 
 
-class Lines:
-    """Some rows (axis 0) or columns (axis 1), as rows: taken a few at a time, or, of Y in blocks, as many as fit.
-
-    Of long ones a part of the entries is looked at, which is enough for a fit; passes see all of them.
-    """
-
-    def __init__(
-        self,
-        matrix: DenseMatrix,
-        axis: int,
-        indices: Any,  # (m,) int
-    ) -> None:
-        self._matrix, self._axis, self._indices = matrix, axis, indices
-        self._kept: tuple[DenseMatrix, Any] | None = None
-
-    def pieces(self) -> Iterator[tuple[Any, DenseMatrix, Any]]:
-        """Yield (indices, those rows, which of their entries are there)."""
-        if not isinstance(self._matrix, ChunkedMatrix):
-            length = self._matrix.shape[1 - self._axis]
-            count = length if length <= _LONG else _LEAST_TAKEN
-            for some in _in_pieces(self._indices, _CHUNK // count):
-                yield some, *taken(self._matrix, self._axis, some, count)
-            return
-        for group in _in_pieces(self._indices, _HELD // _LEAST_TAKEN):
-            part, chosen = self._kept or _held(self._matrix, self._axis, group)
-            if len(group) == len(self._indices):
-                self._kept = part, chosen
-            for some in _in_pieces(np.arange(len(group)), _CHUNK // part.shape[1]):
-                yield group[some], part.take_rows(some), chosen
-
-
 def _in_pieces(
     indices: Any,  # (m,) int
     count: int,
@@ -243,23 +205,13 @@ def _in_pieces(
     return (indices[first : first + count] for first in range(0, len(indices), count))
 
 
-def _held(
+def _taken(
     matrix: DenseMatrix,
     axis: int,
     indices: Any,  # (m,) int
 ) -> tuple[DenseMatrix, Any]:
     """Return some rows (axis 0) or columns (axis 1), as rows, and which of their entries: all, if memory holds them."""
-    return taken(matrix, axis, indices, max(_LEAST_TAKEN, _HELD // len(indices)))
-
-
-def taken(
-    matrix: DenseMatrix,
-    axis: int,
-    indices: Any,  # (m,) int
-    count: int,
-) -> tuple[DenseMatrix, Any]:
-    """Return `count` entries of some rows (axis 0) or columns (axis 1), as rows, and which: evenly spread."""
-    n = matrix.shape[1 - axis]
+    count, n = max(_LEAST_TAKEN, _HELD // len(indices)), matrix.shape[1 - axis]
     if count >= n:
         return (matrix.take_columns if axis else matrix.take_rows)(indices), slice(None)
     steps = np.arange(count)
@@ -271,53 +223,43 @@ def taken(
     return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
 
 
-def residuals_within(
-    part: DenseMatrix,  # (m, n) some rows
-    coefficients: Any,  # (m, r)
-    among: Any,  # (n, r)
-    cutoff: float,
-) -> tuple[Any, Any, Any]:
-    """Return the residuals of rows, which of them are observed, and which of those are within the cutoff."""
-    residuals = part.array - coefficients @ among.T
-    seen = residuals == residuals
-    if part.mask is not None:
-        seen &= part.mask
-    return residuals, seen, (np.abs(residuals) <= cutoff) & seen
+def _refit(part: DenseMatrix, factor: Any, indices: Any, other: Any, cutoff: float) -> bool:
+    """Refit rows, and take the coefficients that are better; tell whether any are."""
+    starts = robust_coefficients(part, other, 0.0, by_blocks=True), _minimal_subset_fit(part, other, cutoff)
+    best = np.asarray(factor[indices]).copy()
+    explained = _explained(part, best, other, cutoff)
+    before = explained
+    for fresh, fitted in zip(starts, (0, other.shape[1]), strict=True):
+        # The entries that a fit was made of are no evidence for it.
+        after = _explained(part, fresh, other, cutoff) - fitted
+        improved = (after > BETTER * before + 1) & (after > explained)
+        best[improved], explained = fresh[improved], np.maximum(explained, after)
+    improved = explained > before
+    factor[indices[improved]] = best[improved]
+    return bool(improved.any())
 
 
-def _refit(lost: Lines, factor: Any, other: Any, cutoff: float, typical: float, *, annealed: bool) -> bool:
-    """Fit lost rows anew, and by consensus those that this leaves lost; tell whether any became better.
+def _minimal_subset_fit(part: DenseMatrix, other: Any, cutoff: float) -> Any:
+    """Return coefficients of each row that interpolate some of its entries, as many as there are components (RANSAC).
 
-    An annealed fit is made unless all explain nearly the `typical` share by now.
+    Of several such sets those that explain the most: for rows in which outliers are the majority.
     """
-    better = False
-    for some, part, chosen in lost.pieces():
-        among = np.asarray(other[chosen])
-        before = _explained(part, np.asarray(factor[some]), among, cutoff)
-        enough = _NEARLY * typical * _explained(part, None, among, math.inf)
-        if annealed and (before >= enough).all():
+    rng, (n, rank) = np.random.default_rng(0), other.shape
+    best = np.zeros((part.shape[0], rank), np.promote_types(part.array.dtype, other.dtype))
+    explained = np.zeros(len(best), int)
+    for _ in range(_SUBSETS if n > rank else 0):
+        chosen = rng.choice(n, rank, replace=False)
+        square = other[chosen]
+        if np.linalg.cond(square) > _WELL_POSED:
             continue
-        fresh = robust_coefficients(part, among, 0.0, annealed=annealed, by_blocks=True)
-        after = _explained(part, fresh, among, cutoff)
-        few = np.flatnonzero(np.maximum(before, after) < enough)
-        if len(few) and not annealed:
-            agreed = consensus(part.take_rows(few), among, cutoff)
-            explained = _explained(part.take_rows(few), agreed, among, cutoff)
-            # A row of nothing but outliers is not explained by those that a fit was made to.
-            believed = explained - among.shape[1] > _LEFT_BEHIND / _NEARLY * enough[few]
-            more = believed & (explained > after[few])
-            fresh[few[more]], after[few[more]] = agreed[more], explained[more]
-        improved = after > BETTER * before + 1
-        factor[some[improved]] = fresh[improved]
-        better |= bool(improved.any())
-    return better
+        fresh = np.linalg.solve(square, part.array[:, chosen].T).T
+        after = _explained(part, fresh, other, cutoff)
+        better = after > explained
+        best[better], explained[better] = fresh[better], after[better]
+    return best
 
 
 def _explained(part: DenseMatrix, coefficients: Any, other: Any, cutoff: float) -> Any:
-    """Return how many entries of each row are within the cutoff; without coefficients, how many there are."""
-    counts = []
-    for start, block, mask in part.blocks(max(1, _CHUNK // part.shape[1])):
-        fitted = 0.0 if coefficients is None else coefficients[start : start + len(block)] @ other.T
-        within = np.abs(block - fitted) <= cutoff
-        counts.append(np.sum(within if mask is None else within & mask, axis=1))
-    return np.concatenate(counts)
+    """Return how many entries of each row are within the cutoff."""
+    within = np.abs(part.array - coefficients @ other.T) <= cutoff
+    return np.sum(within if part.mask is None else within & part.mask, axis=1)

@@ -1,4 +1,4 @@
-"""Does another fit describe the data better? Several starts on a block of Y say so, by one score."""
+"""Does another fit describe the data better? Several starts and ranks on a block of Y say so, by one score."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 
 from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import read_block
-from lrpca.solvers.block import Block, Fit, best_fit, least_absolute_rows
+from lrpca.matrices.sample import block_of, read_block
+from lrpca.solvers.block import ALIGNED, Block, Fit, alignment, least_absolute_rows
 from lrpca.solvers.initialise import Survey
-from lrpca.solvers.rank.scan import block_of
+from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 
 # A fit is beyond suspicion if its noise is below this part of a typical entry, and it rejects next to nothing, or ...
-_QUIET, _RARE = 0.12, 1e-3
-# ... the numbers of kept entries in rows and columns vary as chance explains (χ² within so many standard errors), ...
-_DISPERSED = 5.0
-# ... and the leading singular value of the rejected entries is that of independent ones (Tracy and Widom's n^(-2/3)).
-_ALIGNED = 4.0
-# Another fit has to be shorter by this many nats for each entry of the block.
-_CLEARLY = 1e-3
+QUIET, RARE = 0.12, 1e-3
+# ... the numbers of kept entries in rows and columns vary as chance explains (χ² within so many standard errors), and
+# the signs of the rejected entries form no pattern.
+DISPERSED = 5.0
+# Values that many entries have are codes if a fit without them explains so much more of the other entries.
+_CLEARLY_MORE = 0.1
+# A fit is as good as another that is shorter by this many nats for each entry of the block.
+_CLOSE = 1e-3
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
 _PARSIMONIOUS = 0.25
-# Entries of the block (300 x 300), and of pieces that are read to extend its fit to all of Y.
-_BLOCK, _PIECE = 90_000, 1 << 22
+# Entries of the block (200 x 200), and of pieces that are read to extend its fit to all of Y.
+_BLOCK, _PIECE = 40_000, 1 << 16
 
 
 class OtherFit(NamedTuple):
@@ -50,7 +51,8 @@ class OtherFits:
     def block(self) -> Block:
         """The block, all of Y where that is small."""
         if self._block is None:
-            self._rows, self._columns = block_of(self._matrix, self._rng, self._weight, _BLOCK)
+            rows, self._columns = block_of(self._matrix, self._rng, _BLOCK, self._weight)
+            self._rows = rows if self._weight is None else rows[np.asarray(self._weight)[rows] > 0]
             values, observed = read_block(self._matrix, self._rows, self._columns)
             wide = np.promote_types(values.dtype, np.float64)
             self._block = Block(np.where(observed, values, 0).astype(wide), observed, self._least)
@@ -67,47 +69,73 @@ class OtherFits:
 
     def suspicious(self, L: Any, R: Any, kept: Kept, survey: Survey, sigma: float, cutoff: float) -> bool:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
-        if sigma > _QUIET * self.block.scale:
+        if sigma > QUIET * self.block.scale:
             return True
         by_row, by_column = _counts(kept, survey)
-        if by_row[0].sum() > (1 - _RARE) * by_row[1].sum():
+        if by_row[0].sum() > (1 - RARE) * by_row[1].sum():
             return False
-        if max(_dispersion(*by_row), _dispersion(*by_column)) > _DISPERSED:
+        if max(_dispersion(*by_row), _dispersion(*by_column)) > DISPERSED:
             return True
         wide = self.block.values.dtype
         D = self.block.values - np.asarray(L[self._rows], wide) @ np.asarray(R[self._columns], wide).T
-        D[~self.block.observed] = 0
-        return _alignment(D, cutoff) > _ALIGNED
+        sizes = np.abs(D)
+        rejected = self.block.observed & (sizes > cutoff)
+        return alignment(np.divide(D, sizes, where=rejected, out=np.zeros_like(D)), rejected) > ALIGNED
 
     def is_pointless(self, L: Any, R: Any) -> bool:
         """Tell whether no low-rank part at all describes the block at least as well."""
         n1, n2 = self.block.values.shape
         saturated = L.shape[1] * (n1 + n2) > _PARSIMONIOUS * n1 * n2
         fit = self.score(L, R)
-        if saturated or not L.any() or fit.kept > 1 - _RARE:
+        if saturated or not L.any() or fit.kept > 1 - RARE:
             return False
-        return self.block.description_length(np.abs(self.block.values), 0)[0] <= fit.score
+        return self.block.scored(np.zeros((n1, 0)), np.zeros((n2, 0))).score <= fit.score
 
-    def better_than(self, L: Any, R: Any, *, stalled: bool) -> OtherFit | None:
+    def prefers(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+        """Tell whether one fit is better than another."""
+        first, second = self.score(*one), self.score(*other)
+        if first.L.shape[1] >= second.L.shape[1]:
+            return self.block.prefers(first, second)
+        return not self.block.prefers(second, first)
+
+    def better_than(self, L: Any, R: Any, most: int | None, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
 
-        A run that `stalled` may continue from one that is as good.
+        It has `most` components at most; any number if there is no limit. A run that `stalled` may continue from a fit
+        that is as good.
         """
-        block, now = self.block, self.score(L, R)
-        found = best_fit(block, L.shape[1])
-        margin = _CLEARLY * block.values.size
-        if found.score > now.score + (margin if stalled else -margin):
+        now, margin = self.score(L, R), _CLOSE * self.block.values.size
+        found = self._selected(most, L.shape[1], *([] if stalled else [now]))
+        if found is now or (found.L.shape == now.L.shape and found.score > now.score + margin):
             return None
-        return OtherFit(*self._extended(found.L, found.R), 5 * found.sigma)
+        return self._extended(found)
 
-    def _extended(self, L: Any, R: Any) -> tuple[Any, Any]:
-        """Return factors for all rows and columns of Y."""
-        n1, n2 = self._matrix.shape
+    def of_any_rank(self) -> OtherFit:
+        """Return the best fit of all of Y that a block leads to."""
+        return self._extended(self._selected(None, 1))
+
+    def _selected(self, most: int | None, width: int, *now: Fit) -> Fit:
+        block = self.block
+        ranks = sorted({width, most}) if most else doubled(most_components(block.values.shape))
+        found = select_fit(block, ranks, *now)
+        uncoded = block.without_codes()
+        explained = 1.0 if uncoded is None else uncoded.scored(found.L, found.R).kept
+        if uncoded is None or explained > 1 - _CLEARLY_MORE:
+            return found
+        other = select_fit(uncoded, ranks)
+        if other.kept > explained + _CLEARLY_MORE:
+            self._block = uncoded
+            return other
+        return select_fit(block, [other.L.shape[1]], found, block.scored(other.L, other.R))
+
+    def _extended(self, fit: Fit) -> OtherFit:
+        """Return a fit of the block as one of all rows and columns of Y."""
+        (n1, n2), L, R = self._matrix.shape, fit.L, fit.R
         if len(self._rows) < n1:
             L = self._regressed(n1, self._columns, R, along_rows=True)
         if len(self._columns) < n2:
             R = self._regressed(n2, self._rows, L[self._rows], along_rows=False)
-        return L, R
+        return OtherFit(L, R, 5 * fit.sigma)
 
     def _regressed(self, n: int, others: Any, factor: Any, *, along_rows: bool) -> Any:
         """Return coefficients of all rows (or columns) on a factor of some columns (or rows)."""
@@ -124,9 +152,9 @@ class OtherFits:
 
 
 def _counts(kept: Kept, survey: Survey) -> list[tuple[Any, Any]]:
-    """Return kept and observed counts of rows and of columns."""
-    observed = survey.observed_by_row, survey.observed_by_column
-    return [(np.asarray(mine, float), np.asarray(all_of, float)) for mine, all_of in zip(kept, observed, strict=True)]
+    """Return kept and observed counts of rows and of columns; of rows without weight neither."""
+    observed = [np.asarray(counts, float) for counts in (survey.observed_by_row, survey.observed_by_column)]
+    return [(np.minimum(np.asarray(mine, float), seen), seen) for mine, seen in zip(kept, observed, strict=True)]
 
 
 def _dispersion(
@@ -144,25 +172,3 @@ def _dispersion(
         return 0.0
     excess = float(np.mean((kept - share * observed)[seen] ** 2 / variance[seen])) - 1
     return excess / math.sqrt(2 / np.count_nonzero(seen))
-
-
-def _alignment(
-    D: Any,  # (n1, n2), changed in place
-    cutoff: float,
-) -> float:
-    """Return how far the leading singular value of the rejected entries' signs is above that of independent ones."""
-    sizes = np.abs(D)
-    rejected = sizes > cutoff
-    if not rejected.any():
-        return 0.0
-    np.divide(D, sizes, out=D, where=rejected)
-    D[~rejected] = 0
-    D[rejected] -= np.mean(D[rejected])
-    power = float(np.vdot(D, D).real) / D.size
-    if power == 0:
-        return 0.0
-    n1, n2 = D.shape
-    gram = D.T @ D.conj() if n1 > n2 else D @ D.conj().T
-    leading = math.sqrt(float(np.linalg.eigvalsh(gram)[-1]))
-    excess = leading / (math.sqrt(power) * (math.sqrt(n1) + math.sqrt(n2))) - 1
-    return float(excess * min(n1, n2) ** (2 / 3))

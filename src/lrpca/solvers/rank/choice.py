@@ -24,7 +24,7 @@ class RankTrial:
     rank, components : int
         How many components there was room for, and how many were there.
     reason : str
-        Why it ended; "crowded" if it was given up since all the room was taken.
+        Why it ended; "saturated" if it was given up since all the room was taken.
     """
 
     shape: tuple[int, int]
@@ -78,9 +78,9 @@ class RankChoice:
         return replace(self, singular_values=values, edge=self.edge / unit, next_value=self.next_value / unit)
 
     @property
-    def crowded(self) -> bool:
-        """Whether the last try had no room to spare, and more than one component."""
-        return self.tried[-1].rank == self.tried[-1].components > 1
+    def saturated(self) -> bool:
+        """Whether there are as many components as were looked for, and more than one."""
+        return 1 < self.components >= max(trial.rank for trial in self.tried)
 
 
 def concerns(choice: RankChoice) -> list[str]:
@@ -92,8 +92,8 @@ def concerns(choice: RankChoice) -> list[str]:
             f"rank={choice.asked!r} found no component: the strongest is {strongest:.2g} times what noise alone would "
             "make; Y looks like noise and outliers, rank 1 is returned"
         )
-    elif choice.gap < CLEAR or choice.crowded:
-        some = "as many as were looked for" if choice.crowded else "those that stand out of the noise"
+    elif choice.gap < CLEAR or choice.saturated:
+        some = "as many as were looked for" if choice.saturated else "those that stand out of the noise"
         messages.append(
             f"rank={choice.asked!r} found no gap in the spectrum: the weakest of {count} components, {some}, is "
             f"{choice.gap:.2g} times what follows; look at rank_choice.singular_values and give a rank"

@@ -2,10 +2,10 @@
 
 The default solver leaves out of X the components that noise alone would make, and keeps them as probes which follow the
 leading singular vectors of the residual (`lrpca.solvers.components`). So a rank too large costs time and little else,
-and the components present at the end are the rank. A *look* finds about how many there are: a rough solution of Y, or
-of a random block where Y is large, with room to spare, and with more where all of it was taken. The *solution* of Y
-itself then has a spare component or two, and is made again with more where they come to life: a block shows less of a
-weak component than the whole matrix does.
+and the components present at the end are the rank. A rough solution, or fits of several ranks, tell about how many
+there are (`lrpca.solvers.rank.scan`). The solution of Y itself then has a spare component or two: a block shows less of
+a weak component than the whole matrix does. Where the spare ones are present too, and also those of another solution
+with twice as many, the spectrum has no clear end, and fits of all ranks are compared by their description length.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import NamedTuple
 import numpy as np
 
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import EXACT_BELOW, Sample, draw_sample, grouped, observed_share, read_block
+from lrpca.matrices.sample import EXACT_BELOW, Sample, block_of, draw_sample, grouped, observed_share, read_block
 from lrpca.solvers.base import Solution, State
-from lrpca.solvers.checks.residual_structure import STRUCTURED, leading_over_edge
+from lrpca.solvers.checks.residual_structure import leading_over_edge
 from lrpca.solvers.cross import cross_sides
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rank.choice import RankChoice, RankTrial
-from lrpca.solvers.rank.scan import Watch, block_of, count_components, look, measure_noise, most_components
+from lrpca.solvers.rank.scan import BLOCK, Watch, compare_ranks, count_components, look, measure_noise
+from lrpca.solvers.rank.selection import most_components
 from lrpca.solvers.run import Factors, Run
 
 # One in so many components is spare in the solution, and at least one.
 _SPARE = 8
-_SOLUTIONS = 4
-# A later solution is better if it leaves less than this part of the noise.
-_CLEARLY = 0.7
+# Solutions with spare components, before fits of all ranks are compared.
+_SOLUTIONS = 2
 # Residuals within so many σ are no outliers.
 _CORE = 4.0
 # A component this many times above the edge is above whatever is left: spare ones have found nothing.
@@ -111,29 +111,24 @@ def _find(
 ) -> Found:
     matrix = task.matrix
     tried: list[RankTrial] = []
-    if start is None:
-        width, start = look(task, tried)
-    else:
-        width = start[0].shape[1]
-    most = max(width, most_components(matrix.shape))
-    solutions: list[tuple[Run, Solution]] = []
-    for left in range(_SOLUTIONS - 1, -1, -1):
-        rank = min(_with_spares(width, matrix.shape), most)
-        watch = Watch(may_stop=left > 0 and rank < most, callback=callback)
-        run, outcome = task.solve(rank, _fitted(start, rank), watch)
+    found = look(task, tried) if start is None else (start[0].shape[1], start)
+    for _ in range(_SOLUTIONS):
+        if found is None:
+            break
+        width, start = found
+        rank = min(_with_spares(width, matrix.shape), max(width, most_components(matrix.shape)))
+        watch = Watch(may_stop=rank > width, callback=callback)
+        run, outcome = replace(task, free_rank=True).solve(rank, _fitted(start, rank), watch)
         there = count_components(outcome)
-        tried.append(RankTrial(matrix.shape, rank, there, "crowded" if watch.stopped else outcome.reason))
-        crowded = there == rank < most and (watch.stopped or outcome.reason != "callback")
-        if not crowded or left == 0:
-            solutions.append((run, outcome))
-            # Structure that is left although there was room: once more, from the beginning.
-            missed = rank < most and outcome.reason == "stalled" and outcome.structure > STRUCTURED
-            if not missed or len(solutions) > 1:
-                break
-        width = 2 * rank
+        tried.append(RankTrial(matrix.shape, rank, there, "saturated" if watch.stopped else outcome.reason))
+        if not watch.stopped and (there != rank or rank == width or outcome.reason == "callback"):
+            return _judged(run, outcome, asked, tried)
         # Small matrices start from an exact SVD, with nothing random in it.
-        start = watch.factors if crowded and math.prod(matrix.shape) >= EXACT_BELOW else None
-    return _judged(*_best(solutions), asked, tried)
+        found = 2 * rank, watch.factors if math.prod(matrix.shape) >= EXACT_BELOW else None
+    start = compare_ranks(task, tried)
+    run, outcome = task.solve(start[0].shape[1], start, Watch(may_stop=False, callback=callback))
+    tried.append(RankTrial(matrix.shape, start[0].shape[1], count_components(outcome), outcome.reason))
+    return _judged(run, outcome, asked, tried)
 
 
 def _fitted(start: Factors | None, rank: int) -> Factors | None:
@@ -150,17 +145,6 @@ def _with_spares(width: int, shape: tuple[int, int]) -> int:
     rank = width + max(1, width // _SPARE)
     # The kernels take components by fives; a rest of two is their slowest.
     return rank + (rank % 5 == 2 and math.prod(shape) >= EXACT_BELOW)
-
-
-def _best(solutions: list[tuple[Run, Solution]]) -> tuple[Run, Solution]:
-    """Return the first solution, or a later one that is at rest where that is not or leaves clearly less noise."""
-    best = solutions[0]
-    for run, outcome in solutions[1:]:
-        rest = [one.reason in ("tol", "noise_floor") for one in (outcome, best[1])]
-        sigmas = [measure_noise(run.matrix, run.sample, one)[0] for one in (outcome, best[1])]
-        if sigmas[0] < _CLEARLY * sigmas[1] or (rest[0] and not rest[1] and sigmas[0] <= sigmas[1]):
-            best = run, outcome
-    return best
 
 
 def _judged(run: Run, outcome: Solution, asked: str | float, tried: list[RankTrial]) -> Found:
@@ -194,7 +178,7 @@ def _leading_of_residual(run: Run, outcome: Solution, sigma: float) -> float:
     Of a block, where Y is large: that shows less structure than there is, never more. Gaussian noise gives 1.
     """
     rng = np.random.default_rng(0)  # not the run's: asking must not change what comes after
-    rows, columns = block_of(run.matrix, rng)
+    rows, columns = block_of(run.matrix, rng, BLOCK)
     values, seen = read_block(run.matrix, rows, columns)
     entries, observed = values.ravel(), seen.ravel()
     i, j = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
