@@ -44,7 +44,7 @@ _AT_REST = 1e-4
 _WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
 _COMMON, _LEAST_USED = 0.02, 0.05
-_IMPUTATIONS, _IMPUTATION_RIDGE, _RIDGE = 8, 1e-3, 1e-7
+_IMPUTATIONS, _SLOWLY, _IMPUTATION_RIDGE, _RIDGE = 60, 0.97, 1e-3, 1e-7
 _LAD_ITERATIONS, _LAD_DECAY, _LAD_FINEST = 20, 0.7, 1e-2
 
 
@@ -284,15 +284,16 @@ def least_absolute_rows(
     Y: Any,  # (n1, n2)
     observed: Any,  # (n1, n2)
     R: Any,  # (n2, r)
+    iterations: int = _LAD_ITERATIONS,
 ) -> Any:
     """Return each row's coefficients of least absolute deviations, (n1, r), by reweighting."""
     D, L = np.abs(Y), None
     floor = np.nanmedian(np.where(observed, D, np.nan), axis=1, keepdims=True)
     floor = np.where(floor > 0, floor, 1e-300)
-    for _ in range(_LAD_ITERATIONS):
+    for _ in range(iterations):
         L = solve_rows(Y, observed * (floor / np.maximum(D, floor)), R, _RIDGE, L)
         D = np.abs(Y - L @ R.T)
-        floor = floor * _LAD_DECAY
+        floor = floor * _LAD_DECAY ** (_LAD_ITERATIONS / iterations)
     return L
 
 
@@ -342,7 +343,7 @@ def _starts(block: Block, rank: int) -> Iterator[tuple[Any, Any, Any]]:
     yield *(start := _spectral(winsorised / share, rank)), observed
     for used in subsets:
         yield *_imputed(Y, used, rank), used
-    yield *_spectral(Y / share, rank), observed
+    yield *(_spectral(Y, rank) if share == 1 else _imputed(Y, observed, rank)), observed
     yield *_least_absolute(block, *start), observed
 
 
@@ -350,10 +351,15 @@ def _imputed(Y: Any, used: Any, rank: int) -> tuple[Any, Any]:
     """Return a least-squares fit of the used entries."""
     L, R = _spectral(np.where(used, Y, 0) / max(float(np.mean(used)), 0.05), rank)
     weights = used.astype(float)
+    last = math.inf
     for _ in range(_IMPUTATIONS):
         L = solve_rows(Y, weights, R, _IMPUTATION_RIDGE, L)
         R = solve_rows(Y.T, weights.T, L, _IMPUTATION_RIDGE, R)
         L, R = _balanced(L, R)
+        loss = float(np.linalg.norm((Y - L @ R.T) * weights))
+        if loss > _SLOWLY * last:
+            break
+        last = loss
     return L, R
 
 

@@ -17,6 +17,9 @@ from lrpca.solvers.initialise import Survey
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
 _NOISE_SHARE = 0.1
+# Passes that take less from the residual than this part of the largest component of noise are in vain; there is noise
+# if the residual is so many times `tol`.
+_PART_OF_COMPONENT, _NOISY = 0.5, 10.0
 # A change that stays below half of that error is no stall: entries flicker around the cutoff.
 _FLICKER = 0.5
 _PATIENCE = 15
@@ -100,6 +103,8 @@ class AdaptiveStopping:
         floor = self._statistical_error(kept, size, len(values), sigma)
         if settled and self._to_go() <= _NOISE_SHARE * floor:
             return "noise_floor"
+        if settled and self._noise_is_constant(sigma, size):
+            return "noise_floor"
         # On its way past a saddle X may move no less than before, while the fit still gets better.
         if not stalled(self._changes) or sigma < _STILL_BETTER * self._sigmas[-_PATIENCE]:
             return None
@@ -120,6 +125,14 @@ class AdaptiveStopping:
         # The slower of the last step and the last few: single steps may be lucky.
         rate = max(last / max(before, _TINY), math.pow(last / max(first, _TINY), 1 / _RATE_OVER))
         return last * min(rate, _SLOWEST) / (1 - min(rate, _SLOWEST))
+
+    def _noise_is_constant(self, sigma: float, size: float) -> bool:
+        """Tell whether the last passes took less from the residual than a part of what one component of noise holds."""
+        shape = self._survey.shape
+        if len(self._sigmas) <= _RATE_OVER or sigma * math.sqrt(math.prod(shape)) < _NOISY * self._tol * size:
+            return False
+        fallen = (self._sigmas[-1 - _RATE_OVER] / sigma) ** 2 - 1
+        return fallen < _PART_OF_COMPONENT * sum(1 / math.sqrt(n) for n in shape) ** 2
 
     def _statistical_error(self, kept: float, size: float, rank: int, sigma: float) -> float:
         """Return the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""

@@ -164,12 +164,11 @@ class Checks:
         return candidate
 
     def _test_residual(self, candidate: Candidate) -> None:
-        """Look for rows that are lost, or for structure in the residual."""
+        """Look for structure in the residual."""
         L, R = candidate.parts.factors()
         sigma, thresholds = self._thresholds.measure(L, R).sigma, self._thresholds
         moved = MOVING * candidate.change * thresholds.typical
         if sigma <= max(ABOVE_ROUNDING * thresholds.rounding, moved, thresholds.least):
-            candidate.unreliable = lost_rows(candidate.result.kept, self._judged, candidate.parts.present)
             return
         candidate.structure = structure_left(self._matrix, L, R)
         # Once something was found wrong, half-hidden signs are enough not to believe that it was put right.
@@ -179,7 +178,8 @@ class Checks:
     def _other_fit(self, candidate: Candidate, edge: float) -> Components | None:
         """Return the components of a fit that describes the data better, where this one may be wrong."""
         stalled = candidate.verdict == "stalled"
-        if not (stalled or candidate.unreliable or candidate.structure > SUSPICIOUS):
+        lost = lost_rows(candidate.result.kept, self._judged, candidate.parts.present)
+        if not (stalled or lost or candidate.structure > SUSPICIOUS):
             level = self._thresholds.core.sigma, self._thresholds.cutoff
             if not self._others.suspicious(*candidate.factors, candidate.result.kept, self._judged, *level):
                 return None

@@ -25,8 +25,12 @@ _CLEARLY_MORE = 0.1
 _CLOSE = 1e-3
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
 _PARSIMONIOUS = 0.25
-# Entries of the block (200 x 200), and of pieces that are read to extend its fit to all of Y.
-_BLOCK, _PIECE = 40_000, 1 << 16
+# Entries of the block (245 x 245), and of pieces that are read to extend its fit to all of Y.
+_BLOCK, _PIECE = 60_000, 1 << 18
+
+
+# Passes over Y do the rest.
+_FEW_ITERATIONS = 6
 
 
 class OtherFit(NamedTuple):
@@ -146,7 +150,9 @@ class OtherFits:
             values, seen = read_block(self._matrix, *((mine, others) if along_rows else (others, mine)))
             if not along_rows:
                 values, seen = values.T, seen.T
-            parts.append(least_absolute_rows(np.where(seen, values, 0).astype(factor.dtype), seen, factor))
+            parts.append(
+                least_absolute_rows(np.where(seen, values, 0).astype(factor.dtype), seen, factor, _FEW_ITERATIONS)
+            )
         self._matrix.reads += math.ceil(n * len(others) / math.prod(self._matrix.shape))
         return np.concatenate(parts)
 
