@@ -129,8 +129,8 @@ def diagnose(
             )
     if outcome.reason == "stalled" and outcome.structure > STRUCTURED:
         messages.append(
-            "the residual still has low-rank structure (two more components would lower its leading singular value "
-            f"{outcome.structure:.0f} times); the rank is probably too small, try a larger one"
+            f"the residual still has low-rank structure (its singular values have a gap of a factor of "
+            f"{outcome.structure:.1f}); the rank is probably too small, try a larger one"
         )
     if MANY_ZEROS < zeros < 1:
         messages.append(

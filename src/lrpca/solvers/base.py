@@ -73,7 +73,7 @@ class Solution:
     kept: Kept | None  # in the last pass, where known
     components: int | None  # how many exceed the noise, where the solver tells
     change: float  # relative change of X in the last pass over these factors
-    structure: float = 0.0  # by what factor two more components would lower the residual's leading singular value
+    structure: float = 0.0  # largest gap, a ratio, between singular values of the residual
     rank: int | None = None  # to cut to, where L and R may have more columns
 
 

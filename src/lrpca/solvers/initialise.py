@@ -28,12 +28,6 @@ _OVERSAMPLING = 5
 # Components of a given start this much weaker than the strongest are absent; those put in their place are this weak.
 _ABSENT = 1e-12
 _WEAK = 1e-2
-# The resistant start: where it clips, in units of median|Y|, how many components it has to spare (with more, the
-# outliers stay in), its passes, and the least share that a pass of ψ = clip is taken to keep.
-_RESISTANT_CLIP = 1.0
-_MORE_ROOM = 2
-_ABSOLUTE_PASSES = 12
-_LEAST_KEPT = 0.3
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ def outliers(fraction: float, size: float = 1.0, **more: Any) -> dict[str, Any]:
 NEEDED: list[tuple[str, dict[str, Any], int]] = [
     # Where most entries are rejected, rows differ in how many they keep, and one step does not fit all.
     ("own_grams", outliers(0.7, shape=(300, 300)), RANK),
-    # Rows with 60% outliers are left behind ...
+    # ... and some are rejected before they are right, if the thresholds do not wait for them.
+    ("patience", outliers(0.7, shape=(300, 300)), RANK),
+    # Rows with 60% outliers are lost.
     ("low_inlier_rows", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
-    # ... sooner if the thresholds do not wait for them.
-    ("patience", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
     ("other_fits", outliers(0.1, 10, rank=3, shape=(100, 100), **COLUMNS), 8),

@@ -50,6 +50,7 @@ class OtherFits:
         self._columns: Any = None
         self._block: Block | None = None
         self.is_read = False
+        self._thorough = True  # whether the present fit rejects entries
 
     @property
     def block(self) -> Block:
@@ -73,10 +74,11 @@ class OtherFits:
 
     def suspicious(self, L: Any, R: Any, kept: Kept, survey: Survey, sigma: float, cutoff: float) -> bool:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
+        by_row, by_column = _counts(kept, survey)
+        self._thorough = by_row[0].sum() <= (1 - RARE) * by_row[1].sum()
         if sigma > QUIET * self.block.scale:
             return True
-        by_row, by_column = _counts(kept, survey)
-        if by_row[0].sum() > (1 - RARE) * by_row[1].sum():
+        if not self._thorough:
             return False
         if max(_dispersion(*by_row), _dispersion(*by_column)) > DISPERSED:
             return True
@@ -121,7 +123,7 @@ class OtherFits:
     def _selected(self, most: int | None, width: int, *now: Fit) -> Fit:
         block = self.block
         ranks = sorted({width, most}) if most else doubled(most_components(block.values.shape))
-        found = select_fit(block, ranks, *now)
+        found = select_fit(block, ranks, *now, thorough=self._thorough)
         uncoded = block.without_codes()
         explained = 1.0 if uncoded is None else uncoded.scored(found.L, found.R).kept
         if uncoded is None or explained > 1 - _CLEARLY_MORE:

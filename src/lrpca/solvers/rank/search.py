@@ -126,8 +126,9 @@ def _find(
         # Small matrices start from an exact SVD, with nothing random in it.
         found = 2 * rank, watch.factors if math.prod(matrix.shape) >= EXACT_BELOW else None
     start = compare_ranks(task, tried)
-    run, outcome = task.solve(start[0].shape[1], start, Watch(may_stop=False, callback=callback))
-    tried.append(RankTrial(matrix.shape, start[0].shape[1], count_components(outcome), outcome.reason))
+    rank = start[0].shape[1]
+    run, outcome = task.solve(rank, _fitted(start, rank), Watch(may_stop=False, callback=callback))
+    tried.append(RankTrial(matrix.shape, rank, count_components(outcome), outcome.reason))
     return _judged(run, outcome, asked, tried)
 
 

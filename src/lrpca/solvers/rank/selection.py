@@ -26,21 +26,22 @@ def doubled(most: int) -> list[int]:
     return [2**k for k in range((most - 1).bit_length())] + [most]
 
 
-def select_fit(block: Block, ranks: Sequence[int], *others: Fit) -> Fit:
+def select_fit(block: Block, ranks: Sequence[int], *others: Fit, thorough: bool = True) -> Fit:
     """Return the best fit of a block, of these ranks or those between them and below.
 
-    Other fits take part; the first is returned as it is where none is better.
+    Other fits take part; the first is returned as it is where none is better. A search that is not `thorough` tries a
+    few starts of these ranks: for a first fit that rejects nothing, so that no component is made of outliers.
     """
     known: dict[int, Fit] = {}
     # Of many ranks a few starts are tried, and all of them of the best one.
     many = len(ranks) > _FEW
-    starts = _FEW if many else None
+    starts = _FEW if many or not thorough else None
     for rank in ranks:
         known[rank] = _fit(block, rank, known, others, starts)
         best = _best(block, known)
         if rank >= _BEYOND * best or (rank > best and rank >= _ENOUGH):
             break
-    while True:
+    while thorough or many:
         best = _best(block, known)
         below = max((rank for rank in known if rank < best), default=best - 2)
         above = min((rank for rank in known if rank > best), default=best)
@@ -51,6 +52,8 @@ def select_fit(block: Block, ranks: Sequence[int], *others: Fit) -> Fit:
         known[between[0]] = _fit(block, between[0], known, others, _FEW)
     if many:
         known[best] = _best_of(block, [known[best], *fits(block, best)])
+    if not thorough and others and known[best] is others[0]:
+        return others[0]
     return _best_of(block, [known[best], reannealed(block, known[best])])
 
 
