@@ -5,7 +5,7 @@ Every function draws into the axes it is given (``ax=``) or makes new ones, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,12 @@ from lrpca.matrices.accept_tensor import on_host
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
-    from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
     from matplotlib.patches import StepPatch
 
     from lrpca.decomposition.result import Decomposition
 
-__all__ = ["convergence", "image_grid", "residual_histogram", "singular_values", "style"]
+__all__ = ["convergence", "residual_histogram", "singular_values", "style"]
 
 LABELS = {
     "change": "relative change of L Rᵀ",
@@ -94,66 +93,6 @@ def convergence(
     if any(named):
         axes.legend()
     return lines
-
-
-def image_grid(
-    images: Sequence[Sequence[ArrayLike]],
-    *,
-    column_titles: Sequence[str] = (),
-    row_titles: Sequence[str] = (),
-    ax: Axes | None = None,
-) -> AxesImage:
-    """Draw rows of grey pictures of one size, such as frame, background, foreground and mask, side by side.
-
-    Parameters
-    ----------
-    images : sequence of sequences of array_like, each (height, width)
-        The pictures, row by row. Grey levels from 0 to 255; a boolean picture is drawn black and white.
-    column_titles, row_titles : sequence of str
-        Titles above the columns and left of the rows.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; new axes by default.
-
-    Returns
-    -------
-    matplotlib.image.AxesImage
-        All pictures, as one mosaic.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lrpca import plot
-    >>> frame = np.arange(0, 240, 10).reshape(4, 6)
-    >>> plot.image_grid([[frame, frame > 100]], column_titles=["frame", "mask"]).get_array().shape
-    (4, 13)
-    """
-    rows = [[np.asarray(picture) for picture in row] for row in images]
-    shapes = {picture.shape for row in rows for picture in row}
-    counts = {len(row) for row in rows}
-    if len(shapes) != 1 or len(counts) != 1:
-        raise ValueError(
-            f"images={len(rows)} rows of {sorted(counts)} pictures of sizes {sorted(shapes)} are not a grid; "
-            "use rows of one length and pictures of one size"
-        )
-    (shape,), (count,) = shapes, counts
-    if len(shape) != 2:
-        raise ValueError(f"images has a picture of shape {shape}, not (height, width); give grey pictures")
-    height, width = shape
-    gap = max(1, width // 40)
-    mosaic = np.full((len(rows) * (height + gap) - gap, count * (width + gap) - gap), np.nan, np.float32)
-    for i, row in enumerate(rows):
-        for j, picture in enumerate(row):
-            top, left = i * (height + gap), j * (width + gap)
-            mosaic[top : top + height, left : left + width] = picture * (255.0 if picture.dtype == np.bool_ else 1.0)
-    axes = _axes(ax)
-    drawn = axes.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="antialiased")
-    axes.set_xticks([j * (width + gap) + width / 2 for j in range(len(column_titles))], column_titles)
-    middles = [i * (height + gap) + height / 2 for i in range(len(row_titles))]
-    axes.set_yticks(middles, row_titles, rotation=90, va="center")
-    axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    axes.grid(False)
-    return drawn
 
 
 def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> BarContainer:
@@ -265,9 +204,10 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
     Examples
     --------
+    >>> from matplotlib import pyplot
     >>> from lrpca import plot
     >>> with plot.style():
-    ...     image = plot.image_grid([[[[0, 255]]]])
+    ...     axes = pyplot.subplots()[1]
     """
     require_matplotlib()
     import matplotlib

@@ -2,7 +2,7 @@
 
 Each row is fitted by itself: first least absolute deviations on a sample of its entries (robust to a minority of gross
 outliers), then a few redescending steps over all of them at the row's own noise level. Rows of which that explains too
-little are fitted again from a larger sample. Real rows are compiled; complex ones and annealed fits use NumPy.
+little are fitted again from a larger sample. Real rows are compiled; complex ones use NumPy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _INFINITE = "Y contains inf; mark missing entries with NaN"
 _PAIRS = 1 << 20
 _ABSOLUTE_STEPS = 15
 _REDESCENDING_STEPS = 25
-_HIGH, _FALL = 0.9, 0.25
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
 _TINY = float(np.finfo(float).tiny)
@@ -46,7 +45,6 @@ def robust_coefficients(
     R: Any,  # (n2, r)
     noise: float,
     *,
-    annealed: bool = False,
     by_blocks: bool = False,
     offset: Any = None,  # (n2,)
 ) -> Any:
@@ -55,12 +53,8 @@ def robust_coefficients(
     `offset` is taken off every row first. `noise` is the fitted noise level, 0 where it is not known: a row's own level
     is never taken below it. The coefficients of a real row depend on that row alone, to the bit.
 
-    An `annealed` fit lets the level start high and fall: for rows where a coefficient that only some entries depend on
-    may be wrong, while all the others are fitted exactly and the row's own level is zero. It needs a majority without
-    gross outliers.
-
-    Annealed and complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all:
-    the solvers use it, since a spurious component that explains a row would not be recognised.
+    Complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all: the solvers use
+    it, since a spurious component that explains a row would not be recognised.
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
@@ -73,8 +67,8 @@ def robust_coefficients(
         return np.zeros((matrix.shape[0], R.shape[1]), wide)
     Q, back = U[:, there], Vh[there].conj() / sizes[there, None]
     back[:, ~R.any(axis=0)] = 0.0
-    if annealed or by_blocks or wide.kind == "c":
-        return _by_blocks(matrix, Q, back, noise, offset, annealed)
+    if by_blocks or wide.kind == "c":
+        return _by_blocks(matrix, Q, back, noise, offset)
     return _by_rows(matrix, Q, back, noise, offset)
 
 
@@ -182,8 +176,8 @@ def _sampling_order(Q: Any) -> Any:
     return np.argsort(np.random.default_rng(0).exponential(size=n2) / chance)
 
 
-def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any, annealed: bool) -> Any:
-    """Return the coefficients of complex rows, and those of annealed fits, with NumPy."""
+def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any) -> Any:
+    """Return the coefficients of rows with NumPy."""
     coefficients = np.zeros((matrix.shape[0], back.shape[1]), Q.dtype)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         values = np.asarray(block, Q.dtype)
@@ -195,11 +189,11 @@ def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any
         if np.isinf(values[observed]).any():
             raise ValueError(_INFINITE)
         values = np.where(observed, values, 0.0)
-        coefficients[start : start + len(values)] = _regress(values, observed, Q, noise, annealed) @ back
+        coefficients[start : start + len(values)] = _regress(values, observed, Q, noise) @ back
     return coefficients
 
 
-def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -> Any:
+def _regress(values: Any, observed: Any, Q: Any, noise: float) -> Any:
     size = np.where(observed, np.abs(values), np.nan)
     # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
     typical = 5 * row_quantile(size, 0.5)[:, None]
@@ -218,12 +212,10 @@ def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -
         bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
         coefficients = fit.coefficients(values, weights)
-    size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
-    ceiling = row_quantile(size, _HIGH) if annealed else np.zeros(len(size))
-    for step in range(_REDESCENDING_STEPS):
+    for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
-        level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(floor, ceiling * _FALL**step))
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
         kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
         weights = np.where(enough, kept, observed).astype(float)
         coefficients = fit.coefficients(values, weights)
