@@ -63,10 +63,7 @@ def load(name: str) -> Real:
     return loader(name, data_folder() / path)
 
 
-def shrink(
-    frame: Any,  # (height, width) uint8
-    side: int,
-) -> Any:
+def shrink(frame: Any, side: int) -> Any:  # frame (height, width) uint8
     """Return the frame averaged over squares of `side` pixels; what does not fill a square at the edge is cut off.
 
     Examples

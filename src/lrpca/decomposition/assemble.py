@@ -155,9 +155,6 @@ def diagnose(
     return Diagnosis(shares[0], shares[1], idle[0], idle[1], components, messages)
 
 
-def _share(
-    part: Any,  # (n,) int
-    whole: Any,  # (n,) int
-) -> Any:
+def _share(part: Any, whole: Any) -> Any:  # part (n,) int; whole (n,) int
     with np.errstate(invalid="ignore"):
         return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)

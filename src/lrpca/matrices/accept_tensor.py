@@ -19,10 +19,7 @@ _INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _ON_CPU_ONLY = ("uint16", "uint32", "uint64")
 
 
-def accept_tensor(
-    Y: Any,  # (n1, n2) tensor
-    mask: Any = None,
-) -> DenseMatrix:
+def accept_tensor(Y: Any, mask: Any = None) -> DenseMatrix:  # Y (n1, n2) tensor
     """Return a tensor as a Matrix, without copying it: a `TensorMatrix`, or a `DenseMatrix` of its memory on the CPU.
 
     A tensor on the CPU is copied if its number type is float16 or bfloat16, once, to float32. One that requires

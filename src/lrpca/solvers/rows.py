@@ -225,20 +225,13 @@ def _regress(values: Any, observed: Any, Q: Any, noise: float) -> Any:
 class LeastSquares:
     """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
 
-    def __init__(
-        self,
-        Q: Any,  # (n2, r)
-    ) -> None:
+    def __init__(self, Q: Any) -> None:  # Q (n2, r)
         self._Q, self._conjugate = Q, Q.conj()
         rank = Q.shape[1]
         self._tile = max(1, _PAIRS // max(1, rank * rank))
         self._pairs = self._pairs_of(0) if len(Q) <= self._tile else None
 
-    def coefficients(
-        self,
-        values: Any,  # (m, n2)
-        weights: Any,  # (m, n2)
-    ) -> Any:
+    def coefficients(self, values: Any, weights: Any) -> Any:  # values (m, n2); weights (m, n2)
         """Return the weighted least-squares coefficients of every row."""
         rank = self._Q.shape[1]
         grams = np.zeros((len(values), rank * rank), self._Q.dtype)
@@ -252,10 +245,7 @@ class LeastSquares:
         return (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), -1)
 
 
-def row_quantile(
-    size: Any,  # (m, n2), NaN where missing
-    share: float,
-) -> Any:
+def row_quantile(size: Any, share: float) -> Any:  # size (m, n2), NaN where missing
     """Return a quantile of the observed residuals of each row; 0 for rows without any."""
     count = np.sum(size == size, axis=1)
     place = np.minimum((share * count).astype(int), np.maximum(count - 1, 0))

@@ -115,10 +115,7 @@ class RowModel:
         """Return which entries of rows are outliers, (m, n2)."""
         return self.decompose(matrix).outliers
 
-    def rows(
-        self,
-        scores: Any,  # (m, k)
-    ) -> Any:
+    def rows(self, scores: Any) -> Any:  # scores (m, k)
         """Return the clean rows (m, n2) of scores."""
         return scores @ self.components + self.mean * self.unit
 

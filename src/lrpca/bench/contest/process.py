@@ -236,10 +236,7 @@ def work(job: dict[str, Any], channel: IO[str]) -> None:
     tell(channel, "result", **_scores(task, Y, answer, recorder, parts.get("outliers")))
 
 
-def warm_up(
-    task: Task,
-    Y: Any,  # (n1, n2)
-) -> None:
+def warm_up(task: Task, Y: Any) -> None:
     """Run on tiny problems of the same kind, so that nothing is compiled or loaded on the clock."""
     from lrpca.testing import planted
 

@@ -58,11 +58,7 @@ class Grid:
         heights, widths = (tuple(cut.stop - cut.start for cut in cuts) for cuts in (self.rows, self.columns))
         return heights, widths
 
-    def touched(
-        self,
-        rows: Any,  # (m,) int
-        columns: Any,  # (m,) int
-    ) -> Iterator[tuple[Place, Any]]:
+    def touched(self, rows: Any, columns: Any) -> Iterator[tuple[Place, Any]]:  # rows (m,) int; columns (m,) int
         """Yield the blocks in which some positions lie, with the numbers of those positions."""
         i = np.searchsorted([cut.stop for cut in self.rows], rows, side="right")
         j = np.searchsorted([cut.stop for cut in self.columns], columns, side="right")

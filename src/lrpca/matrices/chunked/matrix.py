@@ -186,10 +186,7 @@ def native_dtype(dtype: Any) -> Any:
     return readable(np.empty((1, 1), dtype)).dtype
 
 
-def _by_cut(
-    indices: Any,  # (m,) int
-    cuts: tuple[slice, ...],
-) -> list[tuple[int, Any]]:
+def _by_cut(indices: Any, cuts: tuple[slice, ...]) -> list[tuple[int, Any]]:  # indices (m,) int
     """Return (number of a cut, positions of the indices that lie in it) for every cut that has some."""
     number = np.searchsorted([cut.stop for cut in cuts], indices, side="right")
     return [(int(k), np.flatnonzero(number == k)) for k in np.unique(number)]
