@@ -53,11 +53,7 @@ def scaled_directions(L: Any, R: Any, result: Pass, weight: Any = None) -> tuple
 
 
 def own_gram_directions(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    weight: Any = None,  # (n1,)
-    present: int | None = None,
+    L: Any, R: Any, result: Pass, weight: Any = None, present: int | None = None
 ) -> tuple[Any, Any]:
     """Return the directions with each row and column solved by the Gram of its own kept entries.
 
@@ -258,11 +254,7 @@ def normal_form(L: Any, R: Any) -> tuple[Any, Any, Any]:
     return left * (phase * root), right * (phase.conj() * root), values
 
 
-def _project(
-    M: Any,  # (n, r)
-    dM: Any,  # (n, r)
-    weight: Any,  # (n,)
-) -> Any:
+def _project(M: Any, dM: Any, weight: Any) -> Any:  # M (n, r); dM (n, r); weight (n,)
     weighted = dM if weight is None else dM * weight[:, None]
     return M @ (pseudo_inverse(gram(M, weight).conj()) @ (M.conj().T @ weighted))
 

@@ -568,11 +568,7 @@ def finish_fits(
 
 
 @_outer
-def multiply_rows(
-    c,  # (m, r)
-    back,  # (r, k)
-    out,  # (m, k), set
-):
+def multiply_rows(c, back, out):  # c (m, r); back (r, k); out (m, k), set
     """Set out = c back; the bits of a row depend on nothing else, which BLAS does not promise."""
     for i in range(len(c)):
         for k in range(back.shape[1]):

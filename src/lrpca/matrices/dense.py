@@ -223,15 +223,7 @@ class DenseMatrix:
         return place
 
     def run_pass(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        level: Levels,
-        *,
-        A: Any,  # (n2, ka)
-        B: Any,  # (n1, kb)
-        energy: bool = False,
-        grams: bool = False,
+        self, L: Any, R: Any, level: Levels, *, A: Any, B: Any, energy: bool = False, grams: bool = False
     ) -> Pass:
         """Read Y once; see `lrpca.kernels.reference` for what comes back."""
         self.reads += 1

@@ -41,13 +41,8 @@ _ABSENT = 1e-10
 
 
 def robust_coefficients(
-    matrix: DenseMatrix,  # (m, n2)
-    R: Any,  # (n2, r)
-    noise: float,
-    *,
-    by_blocks: bool = False,
-    offset: Any = None,  # (n2,)
-) -> Any:
+    matrix: DenseMatrix, R: Any, noise: float, *, by_blocks: bool = False, offset: Any = None
+) -> Any:  # matrix (m, n2); offset (n2,)
     """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
 
     `offset` is taken off every row first. `noise` is the fitted noise level, 0 where it is not known: a row's own level

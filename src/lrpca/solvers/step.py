@@ -41,13 +41,7 @@ def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
 
 
 def stepped(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int,
-    length: float,
+    L: Any, R: Any, result: Pass, update: str, weight: Any, present: int, length: float
 ) -> iteration.Retracted | None:
     """Return the best matrix of the same rank after a step of some length, or None where numbers ran away."""
     if not isinstance(L, np.ndarray):

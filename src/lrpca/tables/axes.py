@@ -66,12 +66,7 @@ def with_fixed_signs(components: Any) -> tuple[Any, Any]:  # components (k, n2)
 
 
 def extended_axes(
-    matrix: DenseMatrix,
-    axes: PrincipalAxes,
-    count: int,
-    threshold: float,
-    *,
-    weight: Any = None,  # (n1,)
+    matrix: DenseMatrix, axes: PrincipalAxes, count: int, threshold: float, *, weight: Any = None
 ) -> PrincipalAxes:
     """Return `count` axes where fewer exceed the noise: the next ones are those of the cleaned residual.
 

@@ -109,12 +109,8 @@ def with_filled_gaps(matrix: DenseMatrix, plain: Decomposition) -> Decomposition
 
 
 def posterior_mean(
-    matrix: DenseMatrix,  # (n1, n2) real
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    noise: float,
-    threshold: float,
-) -> tuple[Any, Any]:
+    matrix: DenseMatrix, L: Any, R: Any, noise: float, threshold: float
+) -> tuple[Any, Any]:  # matrix (n1, n2) real
     """Return factors of the posterior mean of the low-rank part, given what was observed and is no outlier.
 
     A centre is one of the components: its prior variance is large, and rows without any entry get the mean row. The

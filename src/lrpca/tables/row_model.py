@@ -120,12 +120,8 @@ class RowModel:
         return scores @ self.components + self.mean * self.unit
 
     def decomposition(
-        self,
-        matrix: DenseMatrix,  # (n1, n2)
-        scores: Any,  # (n1, k)
-        source: Decomposition | None = None,
-        method: str = "lrpca",
-    ) -> Decomposition:
+        self, matrix: DenseMatrix, scores: Any, source: Decomposition | None = None, method: str = "lrpca"
+    ) -> Decomposition:  # matrix (n1, n2); scores (n1, k)
         """Return rows ``mean + scores components`` as a decomposition; `source` is the fit that they come from."""
         n1, n2 = matrix.shape
         mean = self.mean

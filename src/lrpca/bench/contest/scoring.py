@@ -111,11 +111,8 @@ class Probe:
 
 
 def count_outliers(
-    Y: Any,  # (n1, n2)
-    answer: Any,
-    threshold: Any,
-    truth: Any,  # (n1, n2) bool, or None
-) -> dict[str, float | None]:
+    Y: Any, answer: Any, threshold: Any, truth: Any
+) -> dict[str, float | None]:  # truth (n1, n2) bool, or None
     """Return the share of observed entries beyond a threshold and, where the true ones are known, how many it found.
 
     `threshold` is a number or broadcasts to Y.

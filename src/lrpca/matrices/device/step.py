@@ -33,13 +33,7 @@ def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
 
 
 def stepped(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int | None,
-    length: float,
+    L: Any, R: Any, result: Pass, update: str, weight: Any, present: int | None, length: float
 ) -> Retracted | None:
     """Return the best rank-r approximation after a step of some length along the directions, which are not formed.
 
@@ -125,13 +119,8 @@ def _direction(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
 
 
 def _own_gram_direction(
-    left: Side,
-    right: Side,
-    result: Pass,
-    grams: Any,  # (2, 2r, 2r)
-    inverses: tuple[Any, Any],
-    present: int | None,
-) -> _Direction:
+    left: Side, right: Side, result: Pass, grams: Any, inverses: tuple[Any, Any], present: int | None
+) -> _Direction:  # grams (2, 2r, 2r)
     """Return the directions with the first `present` components solved by every row's and column's own Gram."""
     r = inverses[0].shape[0]
     m = r if present is None else present
