@@ -58,7 +58,7 @@ def own_gram_directions(
     """Return the directions with each row and column solved by the Gram of its own kept entries.
 
     ``ΔL_i = (Σ_{kept j} R̄_j R_jᵀ + δ k p R^H R)⁻¹ (C R̄)_i``: a row that lost many entries takes a longer
-    step, where one common step would leave it behind for ever. Only the first `present` components (all if None) are
+    step, where one common step would never correct it. Only the first `present` components (all if None) are
     solved so; the others are too weak to be told from noise, and a row of few entries would be fitted to that.
     """
     share = kept_share(result)

@@ -103,7 +103,7 @@ def diagnose(
     choice: RankChoice | None = None,
     fallback: str | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of rows, columns, components and S, with messages on what looks odd."""
+    """Return the diagnosis of rows, columns, components and S, with messages on what is unusual."""
     # NaN, and no rows or columns, if a method does not read every entry.
     shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
     if outcome.survey is not None:

@@ -514,7 +514,7 @@ def finish_fits(
     """Take redescending steps over all entries of rows fitted on a sample; return False if some entry is infinite.
 
     At most three. Q is orthonormal, so kept entries all over the row have the Gram (kept / n2) I, nearly; where steps
-    with that do not come to rest, the last one has the row's own Gram.
+    with that do not converge, the last one has the row's own Gram.
     """
     rank, n2 = len(Qt), values.shape[1]
     step, factor = np.zeros(rank), np.zeros((rank, rank))

@@ -15,7 +15,7 @@ _FEW = 12
 
 @numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
 def kth_smallest(values, k, work):
-    """Return the k-th smallest number, counted from 0; `work` has room for all of them."""
+    """Return the k-th smallest number, counted from 0; `work` is as long as they are many."""
     count = len(values)
     for t in range(count):
         work[t] = values[t]

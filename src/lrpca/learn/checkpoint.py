@@ -40,7 +40,7 @@ class Checkpoint:
             kept = "; the state saved before is still there" if self.path.is_file() else ""
             cause = error.strerror or error
             raise OSError(
-                f"checkpoint={str(self.path)!r} cannot be written ({cause}); make room or choose another place{kept}"
+                f"checkpoint={str(self.path)!r} cannot be written ({cause}); free space or choose another place{kept}"
             ) from error
 
     def load(self) -> dict[str, Any]:

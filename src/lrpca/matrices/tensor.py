@@ -44,7 +44,7 @@ class TensorMatrix(DenseMatrix):
         self.array = array.detach()
         self.mask: Any = None if mask is None else mask.expand(array.shape)
         self._fast = False
-        self._room: dict[Any, Any] = {}  # memory that kernels share, and compiled kernels
+        self._cache: dict[Any, Any] = {}  # memory that kernels share, and compiled kernels
         self._transposed = 0 < array.stride(0) < array.stride(1) and min(self.shape) > 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ class TensorMatrix(DenseMatrix):
     def close(self) -> None:
         """End the threads, and free what passes have kept: results keep the matrix, and need none of it."""
         super().close()
-        self._room = {}
+        self._cache = {}
 
     def compute_roughly(self, roughly: bool) -> None:
         """Compute passes in single precision, though Y is stored in double; of single precision, by eleven bits."""
@@ -145,7 +145,7 @@ class TensorMatrix(DenseMatrix):
             energy=energy,
             grams=grams,
             fast=self._fast and self.arithmetic == np.float32,
-            room=self._room,
+            cache=self._cache,
         )
         if across:
             found = found.transposed()

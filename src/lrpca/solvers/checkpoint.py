@@ -94,8 +94,8 @@ class Checkpoint:
         except OSError as error:
             before = "; the state saved before is still there" if self._ours else ""
             raise OSError(
-                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}); make room or choose another "
-                f"place{before}"
+                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}); free space or choose "
+                f"another place{before}"
             ) from error
         self._kept, self._ours, self._written = None, True, time.monotonic()
 

@@ -52,7 +52,7 @@ class Loop(ABC):
 
     @abstractmethod
     def outcome(self, reason: str) -> Solution:
-        """Return what the run leaves behind."""
+        """Return the solution of the run."""
 
     @abstractmethod
     def inner_state(self) -> dict[str, Any]:

@@ -113,14 +113,11 @@ def merged(sizes: Sequence[int], least: int) -> tuple[int, ...]:
     (6, 7)
     """
     found: list[int] = []
-    room = 0
     for size in sizes:
-        if found and room < least:
+        if found and found[-1] < least:
             found[-1] += size
-            room += size
         else:
             found.append(size)
-            room = size
     if len(found) > 1 and found[-1] < least:
         last = found.pop()
         found[-1] += last
