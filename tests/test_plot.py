@@ -77,12 +77,6 @@ def test_convergence_refuses_unknown_quantities(axes, result):
         plot.convergence(result, against="days", ax=axes)
 
 
-def test_singular_values_are_those_of_the_product(axes, result):
-    bars = plot.singular_values(result, ax=axes)
-    expected = np.linalg.svd(result.L @ result.R.T, compute_uv=False)[:2]
-    assert np.allclose([bar.get_height() for bar in bars], expected, rtol=1e-12)
-
-
 def test_residual_histogram_shows_shares_and_threshold(axes):
     rng = np.random.default_rng(0)
     L, R = rng.standard_normal((300, 2)), rng.standard_normal((200, 2))

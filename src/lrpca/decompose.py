@@ -138,18 +138,7 @@ def decompose(
     >>> d.converged, bool(np.linalg.norm(d.low_rank - problem.X) < 1e-6 * np.linalg.norm(problem.X))
     (True, True)
     """
-    given = Arguments(
-        method,
-        schedule,
-        tol,
-        max_iter,
-        random_state,
-        callback,
-        mask,
-        start=start,
-        row_weight=row_weight,
-        options=options,
-    )
+    given = Arguments(method, schedule, tol, max_iter, random_state, callback, mask, start, row_weight, options)
     result, found = decompose_with_warnings(Y, rank, given)
     for category, message in found:
         warnings.warn(message, category, stacklevel=2)

@@ -16,13 +16,12 @@ from lrpca.matrices.accept_tensor import on_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.container import BarContainer
     from matplotlib.lines import Line2D
     from matplotlib.patches import StepPatch
 
     from lrpca.decomposition.result import Decomposition
 
-__all__ = ["convergence", "residual_histogram", "singular_values", "style"]
+__all__ = ["convergence", "residual_histogram", "style"]
 
 LABELS = {
     "change": "relative change of L Rᵀ",
@@ -32,6 +31,8 @@ LABELS = {
     "kept": "share of entries kept",
 }
 LOGARITHMIC = ("change", "residual", "threshold")  # where they range over more than a decade or so
+# Bins of a histogram, and entries in it, which are drawn at random.
+BINS, SAMPLED = 121, 200_000
 
 
 def convergence(
@@ -95,46 +96,8 @@ def convergence(
     return lines
 
 
-def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> BarContainer:
-    """Draw the singular values of the low-rank part, largest first.
-
-    Parameters
-    ----------
-    decomposition : Decomposition
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; new axes by default.
-
-    Returns
-    -------
-    matplotlib.container.BarContainer
-        One bar for each singular value.
-
-    Examples
-    --------
-    >>> import lrpca
-    >>> d = lrpca.decompose(lrpca.testing.planted().Y, rank=5)
-    >>> len(lrpca.plot.singular_values(d))
-    5
-    """
-    # L = U Σ^½ and R = V Σ^½, so the columns of both have the norms σ^½.
-    values = np.linalg.norm(on_host(decomposition.L), axis=0) * np.linalg.norm(on_host(decomposition.R), axis=0)
-    axes = _axes(ax)
-    bars = axes.bar(np.arange(1, values.size + 1), values, width=0.6)
-    if values.min() > 0:
-        axes.set_yscale("log")
-    _count_whole(axes)
-    axes.set(xlabel="component", ylabel="singular value")
-    return bars
-
-
 def residual_histogram(
-    Y: ArrayLike,
-    decomposition: Decomposition,
-    *,
-    bins: int = 121,
-    n_samples: int = 200_000,
-    random_state: int = 0,
-    ax: Axes | None = None,
+    Y: ArrayLike, decomposition: Decomposition, *, ax: Axes | None = None
 ) -> tuple[StepPatch, list[Line2D]]:
     """Draw the distribution of the residual ``Y - L Rᵀ`` and the threshold that makes an entry an outlier.
 
@@ -144,12 +107,6 @@ def residual_histogram(
         The matrix that was decomposed. Missing entries (nan) are left out.
     decomposition : Decomposition
         Its decomposition.
-    bins : int
-        Number of bins.
-    n_samples : int
-        Number of entries in the histogram, drawn at random.
-    random_state : int
-        Seed of the draw.
     ax : matplotlib.axes.Axes, optional
         Where to draw; new axes by default.
 
@@ -172,8 +129,8 @@ def residual_histogram(
     shape = len(decomposition.L), len(decomposition.R)
     if data.shape != shape:
         raise ValueError(f"Y.shape={data.shape} is not {shape}; pass the matrix that was decomposed")
-    rng = np.random.default_rng(random_state)
-    i, j = (rng.integers(n, size=n_samples) for n in data.shape)
+    rng = np.random.default_rng(0)
+    i, j = (rng.integers(n, size=SAMPLED) for n in data.shape)
     fit = np.einsum("kr,kr->k", on_host(decomposition.L)[i], on_host(decomposition.R)[j])
     residual = data[i, j].astype(fit.dtype) - fit
     signed = not np.iscomplexobj(residual)
@@ -181,7 +138,7 @@ def residual_histogram(
     threshold = float(np.median(decomposition.outlier_threshold))
     reach = 4 * threshold if threshold > 0 else max(float(np.abs(residual).max(initial=0)), 1.0)
     limits = (-reach if signed else 0, reach)
-    counts, edges = np.histogram(residual, bins=bins, range=limits)
+    counts, edges = np.histogram(residual, bins=BINS, range=limits)
     axes = _axes(ax)
     patch = axes.stairs(counts / max(1, residual.size), edges, fill=True, alpha=0.8)
     axes.set_yscale("log")

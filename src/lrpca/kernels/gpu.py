@@ -24,14 +24,8 @@ _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 # Oldest devices with TF32.
 _CAPABILITY = (8, 0)
 _STORED = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.bool,
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.uint8, torch.int8, torch.int16, torch.bool),
 )
 # More columns of pairs than this would be wider than a pass at its best.
 _PAIRS_AT_ONCE = 16

@@ -150,8 +150,7 @@ class DenseMatrix:
     def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:  # rows (m,) int; columns (m,) int
         """Return the values at some positions, and which of them are observed."""
         values, mask = self.values_at((rows, columns)), self.mask_of((rows, columns))
-        observed = values == values
-        return values, observed if mask is None else observed & mask
+        return values, observed_entries(values, mask)
 
     def take_rows(self, indices: Any) -> DenseMatrix:  # indices (m,) int
         """Return a copy of some rows, as a matrix in memory."""
@@ -379,11 +378,7 @@ def _frozen(array: Any) -> Any:
 
 
 def _gather(
-    parts: list[Rectangle],
-    results: list[tuple[Any, ...]],
-    shape: tuple[int, int],
-    rank: int | None,
-    energy: bool,
+    parts: list[Rectangle], results: list[tuple[Any, ...]], shape: tuple[int, int], rank: int | None, energy: bool
 ) -> Pass:
     """Sum the rectangles' shares in float64 and in the order of the partition."""
     n1, n2 = shape

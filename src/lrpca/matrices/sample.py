@@ -121,10 +121,6 @@ class Sample:
         """Return some of the sampled entries."""
         return Sample(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
-    def thinned(self, count: int) -> Sample:
-        """Return so many of the sampled entries, or all of them if there are no more."""
-        return self if len(self.values) <= count else self.only(self._spread(count))
-
     def _spread(self, count: int) -> Any:
         """Return places all over the sample (count,): in one that goes row by row they are in all columns."""
         return (_GOLDEN * np.arange(count) % 1.0 * len(self.values)).astype(int)

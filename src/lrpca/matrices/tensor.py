@@ -27,8 +27,6 @@ _ARITHMETIC: dict[Any, Any] = {
 _ELEVEN_BITS = 2.0**-11
 # Random numbers that take the host longer than a GPU's passes.
 _MANY = 1 << 16
-# Entries that are searched for the largest one at a time.
-_PIECE = 1 << 24
 
 
 class TensorMatrix(DenseMatrix):
@@ -106,21 +104,6 @@ class TensorMatrix(DenseMatrix):
         other.arithmetic = self.arithmetic
         return other
 
-    def find_largest(self) -> tuple[int, int]:
-        """Return where the observed entry of the largest modulus is; the search is on the device."""
-        height = max(1, _PIECE // self.shape[1])
-        place, most = (0, 0), -1.0
-        for start in range(0, self.shape[0], height):
-            rows = slice(start, start + height)
-            sizes = torch.nan_to_num(self.array[rows].abs().double(), nan=-1.0, posinf=math.inf)
-            if self.mask is not None:
-                sizes = sizes.masked_fill(~self.mask[rows], -1.0)
-            found = int(sizes.argmax())
-            if float(sizes.flatten()[found]) > most:
-                i, j = divmod(found, self.shape[1])
-                place, most = (start + i, j), float(sizes.flatten()[found])
-        return place
-
     def run_pass(
         self, L: Any, R: Any, level: Levels, *, A: Any, B: Any, energy: bool = False, grams: bool = False
     ) -> Pass:
@@ -133,20 +116,9 @@ class TensorMatrix(DenseMatrix):
         if across:
             Y, mask = Y.T, None if mask is None else mask.T
             left, right, for_CA, for_CtB = right, left, for_CtB, for_CA
-        found = tensor_pass(
-            Y,
-            left,
-            right,
-            level,
-            A=for_CA,
-            B=for_CtB,
-            mask=mask,
-            arithmetic=_ARITHMETIC[self.arithmetic],
-            energy=energy,
-            grams=grams,
-            fast=self._fast and self.arithmetic == np.float32,
-            cache=self._cache,
-        )
+        fast = self._fast and self.arithmetic == np.float32
+        how = {"arithmetic": _ARITHMETIC[self.arithmetic], "energy": energy, "grams": grams, "fast": fast}
+        found = tensor_pass(Y, left, right, level, A=for_CA, B=for_CtB, mask=mask, cache=self._cache, **how)
         if across:
             found = found.transposed()
         # The products of a step, without weights: what it is made of comes along.

@@ -13,7 +13,7 @@ import numpy as np
 
 from lrpca.core.factors import solve_each, thin_svd
 from lrpca.kernels.threads import Threads
-from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype, observed_entries
 
 _BLOCK = 1 << 18
 # Entries that all threads take at a time, and one of them.
@@ -178,9 +178,7 @@ def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any
         values = np.asarray(block, Q.dtype)
         if offset is not None:
             values = values - offset
-        observed = values == values
-        if mask is not None:
-            observed &= mask
+        observed = observed_entries(values, mask)
         if np.isinf(values[observed]).any():
             raise ValueError(_INFINITE)
         values = np.where(observed, values, 0.0)

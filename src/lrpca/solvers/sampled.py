@@ -60,10 +60,7 @@ _LOUD, _CLEAN, _LIKE_NOISE = 0.3, 4.0, 1.3
 _AT_REST = ("tol", "noise_floor")
 _TINY = 1e-300
 
-OPTIONS = {
-    "side": integer(8),
-    "passes": integer(0),
-}
+OPTIONS = {"side": integer(8), "passes": integer(0)}
 
 
 def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Solution:

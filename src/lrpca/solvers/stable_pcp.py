@@ -33,11 +33,7 @@ from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
 from lrpca.solvers.step import directions, take_pass
 
-OPTIONS = {
-    "weight": number(above=0),
-    "noise_level": number(above=0),
-    "debias": flag(),
-}
+OPTIONS = {"weight": number(above=0), "noise_level": number(above=0), "debias": flag()}
 
 # Continuation: the first μ in units of σ_1(Y), and by what it falls per iteration.
 _FIRST, _FALL = 0.99, 0.8

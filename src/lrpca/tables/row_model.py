@@ -17,7 +17,7 @@ import numpy as np
 from lrpca.core.factors import normal_form
 from lrpca.decomposition.result import Decomposition, Diagnosis
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.matrices.sample import draw_sample
 from lrpca.solvers.rows import robust_coefficients
 from lrpca.tables.bands import each_band
@@ -171,7 +171,7 @@ class RowModel:
         spread = np.sqrt(noise**2 + rest)
         first = robust_coefficients(part, V[:leading].T, float(np.sqrt(np.mean(spread**2))), offset=self.mean)
         values = np.asarray(part.dense_rows(slice(0, part.shape[0])), np.float64) - self.mean
-        observed = values == values if part.mask is None else (values == values) & part.mask
+        observed = observed_entries(values, part.mask)
         values = np.where(observed, values, 0.0)
         kept = observed & (np.abs(values - first @ V[:leading]) <= _OUTLYING * spread)
         # A row that the leading axes do not explain at all is taken as it is.

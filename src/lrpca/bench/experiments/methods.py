@@ -133,11 +133,7 @@ def tuned_altproj(setup: Setup, say: Say, residual: float | None = None) -> Meth
 
 
 def _tuned(
-    method: str,
-    candidates: Callable[[Setting], list[dict[str, float]]],
-    setup: Setup,
-    say: Say,
-    residual: float | None,
+    method: str, candidates: Callable[[Setting], list[dict[str, float]]], setup: Setup, say: Say, residual: float | None
 ) -> Method:
     """Return a method with the options that do best on two more problems for each setting.
 

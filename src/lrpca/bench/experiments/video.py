@@ -140,10 +140,7 @@ def find_footage(clips: Sequence[Clip], videos: Sequence[str]) -> list[Path]:
     return paths
 
 
-def load_clip(
-    path: Path,
-    clip: Clip,
-) -> Frames:  # (n_frames, height * width)
+def load_clip(path: Path, clip: Clip) -> Frames:  # (n_frames, height * width)
     """Return a clip of the asked size as a matrix, one frame per row.
 
     Frames are cropped to the aspect ratio around their middle and scaled by averaging. What is longer than needed is

@@ -178,17 +178,7 @@ def _retracted(
         old, step = seen[:r], seen[r:] + in_R.T @ seen[:r]
         U = np.concatenate([old + in_L @ old + step, old]) * inverse
     return _Retracted(
-        None,
-        values[:r],
-        None,
-        P[:, :r],
-        Zh[:r],
-        before,
-        float(values[r]),
-        left=left,
-        right=right,
-        for_U=U,
-        for_V=V,
+        *(None, values[:r], None, P[:, :r], Zh[:r], before, float(values[r])), left=left, right=right, for_U=U, for_V=V
     )
 
 
