@@ -17,11 +17,7 @@ _MAY_DIFFER = {"device"}
 class Checkpoint:
     """A file that training writes at intervals and can be resumed from.
 
-    Parameters
-    ----------
-    path : str or path-like
-    settings : dict
-        What decides the result. A file with other settings raises ValueError; the device may differ.
+    `settings` are what decides the result. A file with other settings raises ValueError; the device may differ.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:

@@ -125,22 +125,12 @@ class UserData:
     """A source of users' data: every draw is a block of one of the matrices.
 
     Without labels some entries of every block are hidden from the network, which is to predict them.
-
-    Parameters
-    ----------
-    matrices : sequence of UserMatrix
-    rank : int
-        Rank of the network.
-    labels : sequence, optional
-        The low-rank part of each: a matrix X (n1, n2), or factors (A, B) of it, ``X = A Bᵀ``.
-    method : str, optional
-        The method that made them.
     """
 
     matrices: Sequence[UserMatrix]
-    rank: int
-    labels: Sequence[Any] | None = None
-    method: str | None = None
+    rank: int  # of the network
+    labels: Sequence[Any] | None = None  # low-rank parts: matrices X (n1, n2), or factors (A, B), ``X = A Bᵀ``
+    method: str | None = None  # that made the labels
 
     @property
     def variety(self) -> int:

@@ -39,13 +39,8 @@ class Checkpoint:
     A search solves with one rank after the other, each larger than those before. After an interruption it makes the
     earlier solves again, without a checkpoint, and resumes the one that was interrupted.
 
-    Parameters
-    ----------
-    path : str or path-like
-    fingerprint : dict
-        What identifies the run (`checkpoint_of`). The file of another run raises an error.
-    watch : Watch, optional
-        The callback of a search for the rank.
+    The `fingerprint` identifies the run (`checkpoint_of`); the file of another run raises an error. `watch` is the
+    callback of a search for the rank.
     """
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any], watch: Watch | None = None) -> None:

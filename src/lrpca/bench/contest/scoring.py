@@ -67,12 +67,7 @@ def rows_of(answer: Any, rows: slice) -> Any:
 
 
 class Probe:
-    """A fixed sample of observed entries on which residuals are measured.
-
-    Parameters
-    ----------
-    Y : ndarray (n1, n2)
-    """
+    """A fixed sample of observed entries of Y on which residuals are measured."""
 
     def __init__(self, Y: Any) -> None:
         rng = np.random.default_rng(0)
