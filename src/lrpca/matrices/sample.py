@@ -211,6 +211,8 @@ def block_of(matrix: DenseMatrix, rng: np.random.Generator, entries: int, weight
         return np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
     if weight is None and is_large(matrix.shape):
         return choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
+    # Weights may be on a device.
+    weight = None if weight is None else np.asarray(weight)
     probability = None if weight is None else weight / weight.sum()
     count = lengths[0] if weight is None else min(lengths[0], int(np.count_nonzero(weight)))
     rows = rng.choice(matrix.shape[0], count, replace=False, p=probability)
