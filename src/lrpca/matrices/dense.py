@@ -354,7 +354,7 @@ def readable(array: Any) -> Any:
     return array
 
 
-def two_axes_advice(ndim: int, name: str = "Y") -> str:
+def two_axes_advice(ndim: int, name: str) -> str:
     """Return how something of another number of axes is made a matrix."""
     if ndim == 0:
         return "pass a matrix (samples, features)"
