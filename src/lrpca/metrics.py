@@ -214,9 +214,19 @@ def precision_recall_f(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | Non
 
 
 def f_measure(mask: ArrayLike, truth: ArrayLike, valid: ArrayLike | None = None) -> float:
-    """Return the F-measure of a detected mask, ``2 P R / (P + R)``, from 0 to 1; arguments as of `precision_recall_f`.
+    """Return the F-measure of a detected mask, ``2 P R / (P + R)``.
 
-    It is nan if nothing is there and nothing was found.
+    Parameters
+    ----------
+    mask, truth : array_like of bool, same shape
+        What was found and what is there.
+    valid : array_like of bool, broadcastable to that shape, optional
+        True where an entry is scored. By default all are.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; nan if nothing is there and nothing was found.
 
     Examples
     --------

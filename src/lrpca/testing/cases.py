@@ -107,12 +107,26 @@ class Case:
 
 
 def recovered(problem: Problem, error: float) -> bool:
-    """Tell whether a relative error counts as recovery: below 1e-5, or within 1.6 times the oracle's."""
+    """Tell whether a relative error counts as recovery: below 1e-5, or within 1.6 times the oracle's.
+
+    Parameters
+    ----------
+    problem : Problem
+    error : float
+        `Problem.error` of a solver's low-rank part.
+    """
     return error < max(EXACT, NEAR_ORACLE * problem.oracle_error)
 
 
 def wrong(problem: Problem, error: float) -> bool:
-    """Tell whether a result with this relative error is wrong: above 1e-3 and above five times the oracle's."""
+    """Tell whether a result with this relative error is wrong: above 1e-3 and above five times the oracle's.
+
+    Parameters
+    ----------
+    problem : Problem
+    error : float
+        `Problem.error` of a solver's low-rank part.
+    """
     return not error <= max(WRONG, FAR_FROM_ORACLE * problem.oracle_error)
 
 

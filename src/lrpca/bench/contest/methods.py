@@ -178,9 +178,6 @@ def _known() -> str:
     return ", ".join([*METHODS, *OTHERS])
 
 
-# ------------------------------------------------------------------------------------------------ calls
-
-
 @dataclass(frozen=True)
 class Answer:
     """What a method returns."""

@@ -41,9 +41,6 @@ _COMMAND = (sys.executable, "-P", "-c", "from lrpca.bench.contest.process import
 _WARM_SHAPE, _WARM_ITERATIONS = (220, 180), (3, 60)
 
 
-# ------------------------------------------------------------------------------------------------ the parent
-
-
 @dataclass
 class Account:
     """What is known of a method's run so far."""
@@ -165,9 +162,6 @@ def _last_line(status: int | None, errors: IO[str]) -> str:
     killed = status is not None and status < 0
     how = f"ended by {signal.Signals(-(status or 0)).name}" if killed else f"ended with status {status}"
     return f"{how}: {lines[-1]}" if lines else how
-
-
-# ------------------------------------------------------------------------------------------------ the worker
 
 
 @dataclass

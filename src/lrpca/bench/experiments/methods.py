@@ -68,9 +68,6 @@ class Rule:
     patience: int | None = None  # stop also when the error has fallen by less than a tenth in so many iterations
 
 
-# ------------------------------------------------------------------------------------------------ methods
-
-
 def ours(setup: Setup) -> Method:
     """Return the default of this library."""
     return Method(OURS, {setting: {} for setting in setup.settings}, "the rank")
@@ -187,9 +184,6 @@ def _score(
     return total, worst
 
 
-# ------------------------------------------------------------------------------------------------ runs
-
-
 def run_all(
     methods: Sequence[Method],
     setup: Setup,
@@ -262,9 +256,6 @@ def run_method(method: Method, problem: Problem, setting: Setting, seed: int, ru
 
 def _mean_seconds(history: Sequence[Record]) -> float:
     return float(f"{np.mean([record.seconds or 0.0 for record in history]):.4g}") if history else 0.0
-
-
-# ------------------------------------------------------------------------------------------------ trainings
 
 
 def train(

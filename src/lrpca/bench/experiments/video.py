@@ -63,9 +63,6 @@ PAPER = {
 FASTER = 0.5
 
 
-# ------------------------------------------------------------------------------------------------ clips
-
-
 @dataclass(frozen=True)
 class Clip:
     """A video of the paper's table, and the footage that replaces it."""
@@ -177,9 +174,6 @@ def scaled(picture: Any, width: int, height: int) -> Frames:
     return np.asarray(frame.reformat(width=width, height=height, interpolation="AREA").to_ndarray())
 
 
-# ------------------------------------------------------------------------------------------------ runs
-
-
 def measure(setup: VideoSetup, say: Say) -> Measurement:
     """Run every method on every clip until the paper's rule is met."""
     paths = find_footage(setup.settings, setup.videos)
@@ -275,9 +269,6 @@ def encode(picture: Any) -> str:  # (height, width)
     height, width = (max(1, side // factor) for side in picture.shape)
     small = scaled(np.rint(picture).astype(np.uint8), width, height)
     return base64.b64encode(lrpca.video.pictures.encode_picture(small, "jpeg", quality=_QUALITY)).decode("ascii")
-
-
-# ------------------------------------------------------------------------------------------------ results
 
 
 def seconds(m: Measurement, label: str, clip: Clip) -> float:
