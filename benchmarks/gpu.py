@@ -146,8 +146,8 @@ def operands(problem: Planted, rank: int, dtype: str, masked: bool) -> tuple[tup
 def pass_row(plan: Plan, large: Planted, near: Planted, rank: int, fast: bool, dtype: str, masked: bool) -> list[Any]:
     """Return times of a pass and its errors against double precision."""
     (Y, L, R, level), mask = operands(large, rank, dtype, masked)
-    room: dict[Any, Any] = {}
-    work = partial(tensor_pass, Y, L, R, level, A=R, B=L, mask=mask, fast=fast, room=room)
+    cache: dict[Any, Any] = {}
+    work = partial(tensor_pass, Y, L, R, level, A=R, B=L, mask=mask, fast=fast, cache=cache)
     times = pace_cells(large.Y, work, plan.repeats, Y.element_size() + masked)
     (Y, L, R, level), mask = operands(near, rank, dtype, masked)
     # Nothing is cut off: on which side of a jump an entry falls is decided by rounding.

@@ -77,33 +77,6 @@ def test_convergence_refuses_unknown_quantities(axes, result):
         plot.convergence(result, against="days", ax=axes)
 
 
-def test_image_grid_places_every_picture(axes):
-    a, b = np.full((10, 80), 50), np.zeros((10, 80), bool)
-    b[3:5] = True
-    drawn = plot.image_grid([[a, b], [a, a]], column_titles=["a", "b"], row_titles=["1", "2"], ax=axes)
-    mosaic = np.ma.filled(np.ma.asarray(drawn.get_array(), float), np.nan)
-    assert mosaic.shape == (22, 162)
-    assert np.array_equal(mosaic[:10, :80], a) and np.array_equal(mosaic[12:, 82:], a)
-    assert np.array_equal(mosaic[:10, 82:], 255 * b) and np.array_equal(mosaic[12:, :80], a)
-    assert np.isnan(mosaic[10:12]).all() and np.isnan(mosaic[:, 80:82]).all()
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
-
-
-def test_image_grid_refuses_what_is_no_grid(axes):
-    with pytest.raises(ValueError, match="one size"):
-        plot.image_grid([[np.zeros((2, 3)), np.zeros((3, 2))]], ax=axes)
-    with pytest.raises(ValueError, match="one length"):
-        plot.image_grid([[np.zeros((2, 3))], []], ax=axes)
-    with pytest.raises(ValueError, match=r"\(2, 3, 3\)"):
-        plot.image_grid([[np.zeros((2, 3, 3))]], ax=axes)
-
-
-def test_singular_values_are_those_of_the_product(axes, result):
-    bars = plot.singular_values(result, ax=axes)
-    expected = np.linalg.svd(result.L @ result.R.T, compute_uv=False)[:2]
-    assert np.allclose([bar.get_height() for bar in bars], expected, rtol=1e-12)
-
-
 def test_residual_histogram_shows_shares_and_threshold(axes):
     rng = np.random.default_rng(0)
     L, R = rng.standard_normal((300, 2)), rng.standard_normal((200, 2))

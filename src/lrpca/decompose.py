@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lrpca.solvers.problem import Problem
 
 # Category and text of a warning.
-Complaint = tuple[type[Warning], str]
+WarningText = tuple[type[Warning], str]
 
 # The paper's stopping value for absolute schedules.
 _ABSOLUTE_TOL = 1e-4
@@ -122,7 +122,7 @@ def decompose(
     ConvergenceWarning
         The iteration stopped before it reached its tolerance; `Decomposition.reason` says why.
     DiagnosisWarning
-        The result looks odd: no outliers, too many outliers, rows or columns without influence, structure left in the
+        The result is unusual: no outliers, too many outliers, rows or columns without influence, structure left in the
         residual, mostly zeros.
 
     References
@@ -138,20 +138,9 @@ def decompose(
     >>> d.converged, bool(np.linalg.norm(d.low_rank - problem.X) < 1e-6 * np.linalg.norm(problem.X))
     (True, True)
     """
-    given = Arguments(
-        method,
-        schedule,
-        tol,
-        max_iter,
-        random_state,
-        callback,
-        mask,
-        start=start,
-        row_weight=row_weight,
-        options=options,
-    )
-    result, complaints = decompose_quietly(Y, rank, given)
-    for category, message in complaints:
+    given = Arguments(method, schedule, tol, max_iter, random_state, callback, mask, start, row_weight, options)
+    result, found = decompose_with_warnings(Y, rank, given)
+    for category, message in found:
         warnings.warn(message, category, stacklevel=2)
     return result
 
@@ -172,9 +161,9 @@ class Arguments:
     options: dict[str, Any] | None = None
 
 
-def decompose_quietly(
+def decompose_with_warnings(
     Y: Any, rank: int | float | str | None = None, given: Arguments | None = None
-) -> tuple[Decomposition, list[Complaint]]:
+) -> tuple[Decomposition, list[WarningText]]:
     """Return the result of `decompose` and its warnings: catching warnings is not safe among threads."""
     from lrpca.core.units import showing_units
     from lrpca.decomposition.assemble import assemble
@@ -233,7 +222,7 @@ def decompose_quietly(
         return found if device is None else TensorDecomposition.of(found, device), task
 
     result, task = in_memory_of(device, solved, matrix.shape)
-    return result, _complaints(result, task, given.max_iter)
+    return result, _warnings_of(result, task, given.max_iter)
 
 
 def check_settings(
@@ -376,15 +365,15 @@ def _check_start(start: Any, task: Problem, asked: int | float | str | None) -> 
 _ADVICE = {
     "max_iter": "raise max_iter or tol, or check the rank",
     "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
-    "stalled": "X does not come to rest, or what it leaves does not look like noise and outliers; the rank may be too "
+    "stalled": "X keeps changing, or its residual is not just noise and outliers; the rank may be too "
     "small, or half of some rows outliers: try a larger rank (methods other than lrpca: or a smaller one)",
     "runaway": "the thresholds shrank faster than the error, so S took in everything, or steps grew until numbers left "
     "their range; use the default schedule, or one made for this scale, rank and outlier fraction",
 }
 
 
-def _complaints(result: Decomposition, task: Problem, max_iter: Any) -> list[Complaint]:
-    complaints: list[Complaint] = []
+def _warnings_of(result: Decomposition, task: Problem, max_iter: Any) -> list[WarningText]:
+    found: list[WarningText] = []
     reason, tolerance, schedule = result.reason, task.tol, task.schedule
     fixed_length = schedule is not None and schedule.tail is None
     accepted = tolerance == 0 or (max_iter is not None and fixed_length and reason != "runaway")
@@ -397,5 +386,5 @@ def _complaints(result: Decomposition, task: Problem, max_iter: Any) -> list[Com
         named = reached is not None and reason != "stalled" and not reached <= tolerance
         detail = f" ({measure} {reached:.1e}, asked for {tolerance:.1e})" if named else ""
         message = f"not converged: {reason} after {result.n_iter} iterations{detail}; {_ADVICE[reason]}"
-        complaints.append((ConvergenceWarning, message))
-    return complaints + [(DiagnosisWarning, message) for message in result.diagnosis.messages]
+        found.append((ConvergenceWarning, message))
+    return found + [(DiagnosisWarning, message) for message in result.diagnosis.messages]

@@ -6,4 +6,4 @@ class ConvergenceWarning(UserWarning):
 
 
 class DiagnosisWarning(UserWarning):
-    """The result is legitimate but looks odd (no outliers at all, nothing but outliers, rows without influence)."""
+    """The result is legitimate but unusual (no outliers at all, nothing but outliers, rows without influence)."""

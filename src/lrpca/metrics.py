@@ -117,11 +117,7 @@ class CDnetScorer:
         # Pixels by code of the truth and code of the mask.
         self._counts = np.zeros((len(TRUTH_CODES), len(MASK_CODES)), np.int64)
 
-    def add(
-        self,
-        mask: ArrayLike,  # (height, width)
-        truth: ArrayLike,  # (height, width)
-    ) -> None:
+    def add(self, mask: ArrayLike, truth: ArrayLike) -> None:  # mask (height, width); truth (height, width)
         """Count the pixels of one frame, or of several (n, height, width); for their values see `cdnet_score`."""
         found, real = np.asarray(mask), np.asarray(truth)
         if found.shape != real.shape:

@@ -5,7 +5,7 @@ Every function draws into the axes it is given (``ax=``) or makes new ones, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,12 @@ from lrpca.matrices.accept_tensor import on_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.container import BarContainer
-    from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
     from matplotlib.patches import StepPatch
 
     from lrpca.decomposition.result import Decomposition
 
-__all__ = ["convergence", "image_grid", "residual_histogram", "singular_values", "style"]
+__all__ = ["convergence", "residual_histogram", "style"]
 
 LABELS = {
     "change": "relative change of L Rᵀ",
@@ -33,6 +31,8 @@ LABELS = {
     "kept": "share of entries kept",
 }
 LOGARITHMIC = ("change", "residual", "threshold")  # where they range over more than a decade or so
+# Bins of a histogram, and entries in it, which are drawn at random.
+BINS, SAMPLED = 121, 200_000
 
 
 def convergence(
@@ -96,106 +96,8 @@ def convergence(
     return lines
 
 
-def image_grid(
-    images: Sequence[Sequence[ArrayLike]],
-    *,
-    column_titles: Sequence[str] = (),
-    row_titles: Sequence[str] = (),
-    ax: Axes | None = None,
-) -> AxesImage:
-    """Draw rows of grey pictures of one size, such as frame, background, foreground and mask, side by side.
-
-    Parameters
-    ----------
-    images : sequence of sequences of array_like, each (height, width)
-        The pictures, row by row. Grey levels from 0 to 255; a boolean picture is drawn black and white.
-    column_titles, row_titles : sequence of str
-        Titles above the columns and left of the rows.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; new axes by default.
-
-    Returns
-    -------
-    matplotlib.image.AxesImage
-        All pictures, as one mosaic.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lrpca import plot
-    >>> frame = np.arange(0, 240, 10).reshape(4, 6)
-    >>> plot.image_grid([[frame, frame > 100]], column_titles=["frame", "mask"]).get_array().shape
-    (4, 13)
-    """
-    rows = [[np.asarray(picture) for picture in row] for row in images]
-    shapes = {picture.shape for row in rows for picture in row}
-    counts = {len(row) for row in rows}
-    if len(shapes) != 1 or len(counts) != 1:
-        raise ValueError(
-            f"images={len(rows)} rows of {sorted(counts)} pictures of sizes {sorted(shapes)} are not a grid; "
-            "use rows of one length and pictures of one size"
-        )
-    (shape,), (count,) = shapes, counts
-    if len(shape) != 2:
-        raise ValueError(f"images has a picture of shape {shape}, not (height, width); give grey pictures")
-    height, width = shape
-    gap = max(1, width // 40)
-    mosaic = np.full((len(rows) * (height + gap) - gap, count * (width + gap) - gap), np.nan, np.float32)
-    for i, row in enumerate(rows):
-        for j, picture in enumerate(row):
-            top, left = i * (height + gap), j * (width + gap)
-            mosaic[top : top + height, left : left + width] = picture * (255.0 if picture.dtype == np.bool_ else 1.0)
-    axes = _axes(ax)
-    drawn = axes.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="antialiased")
-    axes.set_xticks([j * (width + gap) + width / 2 for j in range(len(column_titles))], column_titles)
-    middles = [i * (height + gap) + height / 2 for i in range(len(row_titles))]
-    axes.set_yticks(middles, row_titles, rotation=90, va="center")
-    axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    axes.grid(False)
-    return drawn
-
-
-def singular_values(decomposition: Decomposition, *, ax: Axes | None = None) -> BarContainer:
-    """Draw the singular values of the low-rank part, largest first.
-
-    Parameters
-    ----------
-    decomposition : Decomposition
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; new axes by default.
-
-    Returns
-    -------
-    matplotlib.container.BarContainer
-        One bar for each singular value.
-
-    Examples
-    --------
-    >>> import lrpca
-    >>> d = lrpca.decompose(lrpca.testing.planted().Y, rank=5)
-    >>> len(lrpca.plot.singular_values(d))
-    5
-    """
-    # L = U Σ^½ and R = V Σ^½, so the columns of both have the norms σ^½.
-    values = np.linalg.norm(on_host(decomposition.L), axis=0) * np.linalg.norm(on_host(decomposition.R), axis=0)
-    axes = _axes(ax)
-    bars = axes.bar(np.arange(1, values.size + 1), values, width=0.6)
-    if values.min() > 0:
-        axes.set_yscale("log")
-    _count_whole(axes)
-    axes.set(xlabel="component", ylabel="singular value")
-    return bars
-
-
 def residual_histogram(
-    Y: ArrayLike,
-    decomposition: Decomposition,
-    *,
-    bins: int = 121,
-    n_samples: int = 200_000,
-    random_state: int = 0,
-    ax: Axes | None = None,
+    Y: ArrayLike, decomposition: Decomposition, *, ax: Axes | None = None
 ) -> tuple[StepPatch, list[Line2D]]:
     """Draw the distribution of the residual ``Y - L Rᵀ`` and the threshold that makes an entry an outlier.
 
@@ -205,12 +107,6 @@ def residual_histogram(
         The matrix that was decomposed. Missing entries (nan) are left out.
     decomposition : Decomposition
         Its decomposition.
-    bins : int
-        Number of bins.
-    n_samples : int
-        Number of entries in the histogram, drawn at random.
-    random_state : int
-        Seed of the draw.
     ax : matplotlib.axes.Axes, optional
         Where to draw; new axes by default.
 
@@ -233,8 +129,8 @@ def residual_histogram(
     shape = len(decomposition.L), len(decomposition.R)
     if data.shape != shape:
         raise ValueError(f"Y.shape={data.shape} is not {shape}; pass the matrix that was decomposed")
-    rng = np.random.default_rng(random_state)
-    i, j = (rng.integers(n, size=n_samples) for n in data.shape)
+    rng = np.random.default_rng(0)
+    i, j = (rng.integers(n, size=SAMPLED) for n in data.shape)
     fit = np.einsum("kr,kr->k", on_host(decomposition.L)[i], on_host(decomposition.R)[j])
     residual = data[i, j].astype(fit.dtype) - fit
     signed = not np.iscomplexobj(residual)
@@ -242,7 +138,7 @@ def residual_histogram(
     threshold = float(np.median(decomposition.outlier_threshold))
     reach = 4 * threshold if threshold > 0 else max(float(np.abs(residual).max(initial=0)), 1.0)
     limits = (-reach if signed else 0, reach)
-    counts, edges = np.histogram(residual, bins=bins, range=limits)
+    counts, edges = np.histogram(residual, bins=BINS, range=limits)
     axes = _axes(ax)
     patch = axes.stairs(counts / max(1, residual.size), edges, fill=True, alpha=0.8)
     axes.set_yscale("log")
@@ -265,9 +161,10 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
     Examples
     --------
+    >>> from matplotlib import pyplot
     >>> from lrpca import plot
     >>> with plot.style():
-    ...     image = plot.image_grid([[[[0, 255]]]])
+    ...     axes = pyplot.subplots()[1]
     """
     require_matplotlib()
     import matplotlib

@@ -217,11 +217,9 @@ def figure_png(draw: Callable[[Figure], object], size: tuple[float, float], *, d
     return buffer.getvalue()
 
 
-def plotted(
-    draw: Callable[[Figure], object], size: tuple[float, float], title: str, caption: str = "", alt: str = ""
-) -> Picture:
+def plotted(draw: Callable[[Figure], object], size: tuple[float, float], title: str, caption: str = "") -> Picture:
     """Return a figure drawn by `draw`, for light and for dark pages."""
-    return Picture(figure_png(draw, size), title, caption, figure_png(draw, size, dark=True), alt)
+    return Picture(figure_png(draw, size), title, caption, figure_png(draw, size, dark=True))
 
 
 def _figure(picture: Picture) -> str:

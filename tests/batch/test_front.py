@@ -213,7 +213,7 @@ def test_an_interrupt_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return None, []
 
-    monkeypatch.setattr(sequential, "decompose_quietly", stop_at_third)
+    monkeypatch.setattr(sequential, "decompose_with_warnings", stop_at_third)
     monkeypatch.setattr(sequential, "thread_count", lambda: 2)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):

@@ -193,7 +193,7 @@ def test_a_disk_that_fills_while_s_is_written(
 
     monkeypatch.setattr(LocalStore, "set", refuse)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "-q") == ExitCode.OUTPUT
-    message = "lrpca: path='out.zarr' cannot be written (No space left on device); choose another place or make room"
+    message = "lrpca: path='out.zarr' cannot be written (No space left on device); choose another place or free space"
     assert capsys.readouterr().err == f"{message}; path='out.zarr' holds the result without 'sparse'\n"
     # The factors took long.
     group: Any = zarr.open_group("out.zarr", mode="r")

@@ -74,7 +74,7 @@ def test_too_little_for_the_matrix(folder: Path, more: tuple[str, ...]) -> None:
         "Y.npy", mode="w+", dtype=np.float32, shape=(1_000_000, 1000)
     ).flush()  # holes on the disk
     done = decompose(1_000_000, *more)
-    message = "lrpca: out of memory (no room to map 'Y.npy'); give it more, or less to do\n"
+    message = "lrpca: out of memory (too little memory to map 'Y.npy'); give it more, or less to do\n"
     assert (done.returncode, done.stderr) == (ExitCode.FAILED, message)
 
 

@@ -192,9 +192,8 @@ def test_a_disk_that_fills_up(
     before = content(tmp_path)
     for name in ("new", "old"):
         path = tmp_path / name
-        message = (
-            rf"^path={str(path)!r} cannot be written \(No space left on device\); choose another place or make room$"
-        )
+        cause = r"\(No space left on device\)"
+        message = rf"^path={str(path)!r} cannot be written {cause}; choose another place or free space$"
         with monkeypatch.context() as patch, pytest.raises(OSError, match=message):
             fill_up(patch, room)
             d.write_sparse(path, layout=layout, overwrite=name == "old")

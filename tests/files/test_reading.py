@@ -524,7 +524,7 @@ def test_a_failing_writer_leaves_the_old_result(tmp_path: Path, monkeypatch: pyt
 
 def test_room_is_checked_beforehand(tmp_path: Path) -> None:
     huge = np.broadcast_to(np.float32(0), (10**7, 10**7))
-    with pytest.raises(OSError, match=r"GB free for 2 matrices of 400 TB; make room or leave"):
+    with pytest.raises(OSError, match=r"GB free for 2 matrices of 400 TB; free space or leave"):
         check_disk_space(tmp_path / "out", huge, 2)
     check_disk_space(tmp_path / "out", huge, 0)
     check_disk_space(tmp_path / "out.mat", huge[:20_000, :20_000], 1)
@@ -599,7 +599,7 @@ def test_errors_of_the_system_name_the_path(tmp_path: Path) -> None:
     target = tmp_path / "note.txt"
     target.write_text("old")
     for error, kind in ((OSError(28, "No space left on device"), OSError), (OSError(13, "No right"), PermissionError)):
-        message = rf"^path={str(target)!r} cannot be written \({error.strerror}\); choose another place or make room$"
+        message = rf"^path={str(target)!r} cannot be written \({error.strerror}\); choose another place or free space$"
         with pytest.raises(kind, match=message), replacing(target) as outer, replacing(outer) as temporary:
             temporary.write_text("half")
             raise error
@@ -623,7 +623,7 @@ def test_a_full_disk_is_told_by_the_path(tmp_path: Path, result: lrpca.Decomposi
         "r.html": lrpca.report.Page("a page").save,
     }
     path = tmp_path / name
-    message = rf"^path={str(path)!r} cannot be written \(File too large\); choose another place or make room$"
+    message = rf"^path={str(path)!r} cannot be written \(File too large\); choose another place or free space$"
     with full_disk(100), pytest.raises(OSError, match=message):
         writers.get(name, lambda path: write_result(result, path))(path)
     assert [*tmp_path.iterdir()] == [tmp_path / "old"] and not list((tmp_path / "old").iterdir())

@@ -42,6 +42,6 @@ def distance(one: Any, other: Any) -> Any:
 
 def solve_alone(Ys: Any, rank: int) -> list[Any]:
     """Return the decompositions of a stack, whatever they would warn of."""
-    from lrpca.decompose import decompose_quietly
+    from lrpca.decompose import decompose_with_warnings
 
-    return [decompose_quietly(Y, rank)[0] for Y in Ys]
+    return [decompose_with_warnings(Y, rank)[0] for Y in Ys]

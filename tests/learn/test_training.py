@@ -302,7 +302,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(way: str, tmp_path: Path) -
             resource.setrlimit(resource.RLIMIT_FSIZE, (300, usual[1]))
 
     try:
-        with pytest.raises(OSError, match=r"cannot be written \(.*\); make room") as refused:
+        with pytest.raises(OSError, match=r"cannot be written \(.*\); free space") as refused:
             train(checkpoint=file, progress=fill_the_disk, **asked)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)

@@ -495,9 +495,9 @@ def agree(ours: Any, theirs: Any, within: float) -> None:
     torch.testing.assert_close(ours.norms, theirs.norms, rtol=within, atol=0)
 
 
-def check_against_torch(Y: Any, L: Any, R: Any, level: Any, *, room: Any = None, **how: Any) -> Any:
+def check_against_torch(Y: Any, L: Any, R: Any, level: Any, *, cache: Any = None, **how: Any) -> Any:
     """Expect of the kernel what plain torch finds in double precision; return what the kernel found."""
-    ours = tensor_pass(Y, L, R, level, room=room, **how)
+    ours = tensor_pass(Y, L, R, level, cache=cache, **how)
     agree(ours, plain_pass(Y, L, R, level, arithmetic=torch.float64, **how), 3e-6)
     return ours
 
@@ -505,13 +505,13 @@ def check_against_torch(Y: Any, L: Any, R: Any, level: Any, *, room: Any = None,
 @pytest.mark.parametrize("rank", (3, 8))
 def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
     host, L, R = (put(x) for x in gapped((513, 1025), rank))
-    Y, weights, room = host.float(), put(np.random.default_rng(3).uniform(0.5, 2, (513, 1))), {}
+    Y, weights, cache = host.float(), put(np.random.default_rng(3).uniform(0.5, 2, (513, 1))), {}
     earlier = []
     # The first of a kind is compiled, the others are started as they are.
     for k in range(6):
         for B in (L, weights * L):
             level = levels("redescending" if k % 2 else "hard", 0.5)
-            ours = check_against_torch(Y, L, R, level, A=R, B=B, grams=True, energy=True, room=room)
+            ours = check_against_torch(Y, L, R, level, A=R, B=B, grams=True, energy=True, cache=cache)
             earlier.append((ours, ours.CA.clone(), ours.norms.clone()))
         # The product stays, and with it the gaps around the levels.
         L, R = L * 1.5, R / 1.5
@@ -521,16 +521,16 @@ def test_compiled_passes_follow_factors_and_levels(rank: int) -> None:
 
 def test_kinds_of_passes_in_turn_keep_out_of_each_other() -> None:
     host, L, R = (put(x) for x in gapped((513, 700), 6))
-    Y, level, room = host.float(), levels("redescending", 0.5), {}
+    Y, level, cache = host.float(), levels("redescending", 0.5), {}
     generator = torch.Generator(Y.device).manual_seed(0)
     none = [torch.zeros(n, 0, dtype=torch.float64, device=Y.device) for n in Y.shape]
     for scale in (1e6, 1e-6, 1.0, 1e-3):
         # A unit that a pass before had found for larger factors would leave no digits of these.
         left, right = L * scale, R / scale
-        check_against_torch(Y, left, right, level, A=right, B=left, room=room)
+        check_against_torch(Y, left, right, level, A=right, B=left, cache=cache)
         for width in (3, 12, 40):
             A = scale * torch.randn(Y.shape[1], width, dtype=torch.float64, device=Y.device, generator=generator)
-            check_against_torch(Y, *none, everything(2.0), A=A, B=none[0], energy=True, room=room)
+            check_against_torch(Y, *none, everything(2.0), A=A, B=none[0], energy=True, cache=cache)
 
 
 @pytest.mark.parametrize("rank", (1, 5, 8, 17))
@@ -589,9 +589,9 @@ def test_slabs_of_rows_are_added_up(rank: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpu, "_LITTLE", 1 << 12)
     monkeypatch.setattr(gpu, "_PART", 0.01)
     assert len(gpu._slabs(host.float(), rank)) > 3
-    room: dict[Any, Any] = {}
+    cache: dict[Any, Any] = {}
     for _ in range(6):
-        agree(gpu.tensor_pass(host.float(), L, R, level, room=room, **how), whole, 1e-6)
+        agree(gpu.tensor_pass(host.float(), L, R, level, cache=cache, **how), whole, 1e-6)
 
 
 @pytest.mark.parametrize("rank", (4, 8, 18))

@@ -403,7 +403,7 @@ def test_paths_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatc
         solve(EXACT.Y, RANK, path)
     # Permissions do not keep a superuser out: a folder that takes no new file.
     monkeypatch.setattr(Path, "touch", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(OSError, match=r"cannot be written \(Permission denied\); choose another place or make room"):
+    with pytest.raises(OSError, match=r"cannot be written \(Permission denied\); choose another place or free space"):
         solve(EXACT.Y, RANK, path.with_name("other.npz"))
 
 

@@ -17,7 +17,7 @@ from lrpca.batch.sequential import Request, Solved, decompose_each
 from lrpca.batch.stack import Stack, Table, load
 from lrpca.batch.stopping import GOING_ON, MAX_ITER, NAMES, TOL
 from lrpca.core.devices import free_memory, in_memory_of, is_shortage
-from lrpca.decompose import Complaint, check_tol
+from lrpca.decompose import WarningText, check_tol
 from lrpca.decomposition import assemble as results
 from lrpca.decomposition.result import Decomposition
 from lrpca.decomposition.tensor import to_tensor
@@ -62,12 +62,12 @@ def solve_batched(
     Ys: Any,  # (b, n1, n2)
     mask: Any,  # (b, n1, n2) bool, or None
     request: Request,
-) -> tuple[BatchDecomposition, list[Complaint]]:
+) -> tuple[BatchDecomposition, list[WarningText]]:
     """Return the batch of a stack of tensors, solved on its device, and what to warn of."""
     return in_memory_of(Ys.device, lambda: _solve_batched(Ys, mask, request), tuple(Ys.shape), "Ys")
 
 
-def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[Complaint]]:
+def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[WarningText]]:
     if not _can_be_batched(Ys, request):
         return solve_sequentially(Ys, mask, request)
     method = METHODS["lrpca"]
@@ -211,7 +211,7 @@ def _take(facts: Facts, solved: dict[int, Solved]) -> None:
             target[i] = to_tensor(np.asarray(getattr(item, name)), target.device).to(target.dtype)
 
 
-def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposition, tol: float) -> list[Complaint]:
+def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposition, tol: float) -> list[WarningText]:
     """Return what to warn of: what single solutions tell, and what can be seen of the others."""
     told = {i: complaints for i, (_, complaints) in solved.items()}
     share = facts.outlier_fraction

@@ -11,7 +11,7 @@ import numpy as np
 from lrpca.batch.result import BatchDecomposition, gathered
 from lrpca.batch.sequential import Request, decompose_each
 from lrpca.core.devices import in_memory_of, is_tensor
-from lrpca.decompose import Complaint, check_settings, holds_one_number
+from lrpca.decompose import WarningText, check_settings, holds_one_number
 from lrpca.matrices.accept_tensor import check_beside, check_kind, host_argument, refuse_list_of_tensors
 from lrpca.matrices.chunked.large import is_list_of_paths, is_path
 from lrpca.schedule import Schedule, default_schedule
@@ -102,7 +102,7 @@ def decompose_batch(
     return result
 
 
-def _solve_arrays(stack: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[Complaint]]:
+def _solve_arrays(stack: Any, mask: Any, request: Request) -> tuple[BatchDecomposition, list[WarningText]]:
     solved = decompose_each(
         range(len(stack)), lambda i: (stack[i], None if mask is None else mask[i]), request, stack[0].size
     )

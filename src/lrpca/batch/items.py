@@ -11,7 +11,7 @@ import numpy as np
 from lrpca.batch.loop import Records
 from lrpca.batch.result import ARRAYS, BatchDecomposition, gathered
 from lrpca.batch.sequential import Request, decompose_each
-from lrpca.decompose import Complaint
+from lrpca.decompose import WarningText
 from lrpca.decomposition.assemble import diagnose, told_settings
 from lrpca.decomposition.result import Decomposition
 from lrpca.decomposition.tensor import TensorDecomposition, to_tensor
@@ -127,7 +127,7 @@ def solve_sequentially(
     Ys: Any,  # (b, n1, n2)
     mask: Any,  # (b, n1, n2) bool, or None
     request: Request,
-) -> tuple[BatchDecomposition, list[Complaint]]:
+) -> tuple[BatchDecomposition, list[WarningText]]:
     """Return the batch of problems solved by the CPU, one thread each, with tensors on the device of the stack."""
     solved = decompose_each(range(len(Ys)), lambda i: problem_on_host(Ys, mask, i), request, Ys[0].numel())
     result, complaints = gathered(solved, Ys, mask)

@@ -12,7 +12,7 @@ import numpy as np
 
 from lrpca.batch.sequential import Solved
 from lrpca.core.devices import in_memory_of, rounds_products
-from lrpca.decompose import Complaint
+from lrpca.decompose import WarningText
 from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.matrices.accept_tensor import on_host
@@ -183,7 +183,7 @@ def gathered(
     solved: list[Solved],
     Ys: Any,  # (b, n1, n2)
     mask: Any,  # (b, n1, n2) or None
-) -> tuple[BatchDecomposition, list[Complaint]]:
+) -> tuple[BatchDecomposition, list[WarningText]]:
     """Return the batch of problems that were solved one at a time, as NumPy arrays, and what to warn of."""
     items = [item for item, _ in solved]
     result = BatchDecomposition(
@@ -197,9 +197,9 @@ def gathered(
     return result, summarised({i: complaints for i, (_, complaints) in enumerate(solved)}, len(solved))
 
 
-def summarised(complaints: dict[int, list[Complaint]], count: int) -> list[Complaint]:
+def summarised(complaints: dict[int, list[WarningText]], count: int) -> list[WarningText]:
     """Return one warning of each kind for a batch of `count` problems, from those of single problems."""
-    found: list[Complaint] = []
+    found: list[WarningText] = []
     for category, what in ((ConvergenceWarning, "have not converged"), (DiagnosisWarning, "look odd")):
         texts = {i: [text for kind, text in some if kind is category] for i, some in complaints.items()}
         indices = sorted(i for i, some in texts.items() if some)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from lrpca.decompose import Arguments, Complaint, decompose_quietly
+from lrpca.decompose import Arguments, WarningText, decompose_with_warnings
 from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.threads import Threads, thread_count
 from lrpca.matrices.accept import accept
@@ -30,7 +30,7 @@ class Request:
     options: dict[str, Any] | None
 
 
-Solved = tuple[Decomposition, list[Complaint]]
+Solved = tuple[Decomposition, list[WarningText]]
 
 
 def decompose_each(
@@ -57,7 +57,7 @@ def decompose_each(
                 random_state=request.seed,
                 options=request.options,
             )
-            return decompose_quietly(matrix, request.rank, arguments)
+            return decompose_with_warnings(matrix, request.rank, arguments)
         except (TypeError, ValueError) as error:
             raise type(error)(f"Ys[{i}]: {error}") from error
 

@@ -148,9 +148,6 @@ def judge(job: GridJob, problem: Problem, name: str, run: Callable[[Any], Answer
     )
 
 
-# ------------------------------------------------------------------------------------------------ published problems
-
-
 def read_published(rank: int, outlier_fraction: float) -> tuple[Any, Any]:
     """Return Y and X of a published problem (n, n)."""
     from scipy.io import loadmat

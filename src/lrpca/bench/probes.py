@@ -72,10 +72,7 @@ class Machine:
         self.threads = thread_count()
         self._pool = ThreadPoolExecutor(self.threads)
 
-    def read(
-        self,
-        Y: Any,  # (n1, n2) float32, C order
-    ) -> float:
+    def read(self, Y: Any) -> float:  # Y (n1, n2) float32, C order
         """Return the sum of Y: every number is read once, in order, one contiguous range of rows per thread."""
         edges = np.linspace(0, len(Y), self.threads + 1).astype(int)
         flats = [Y[a:b].reshape(-1) for a, b in zip(edges[:-1], edges[1:], strict=True)]
@@ -104,11 +101,7 @@ class Planted:
     V: Any  # (n, r) float64
     typical: float  # mean|U Vᵀ|
 
-    def error(
-        self,
-        L: Any,  # (n, r)
-        R: Any,  # (n, r)
-    ) -> float:
+    def error(self, L: Any, R: Any) -> float:  # L (n, r); R (n, r)
         """Return ‖L Rᵀ - U Vᵀ‖ / ‖U Vᵀ‖."""
         return factored_error(L, R, self.U, self.V)
 

@@ -23,22 +23,12 @@ VIDEO, TRAFFIC = "video", "traffic"
 
 @dataclass(frozen=True)
 class Real:
-    """A real matrix; its rows are frames or pairs of places.
-
-    Attributes
-    ----------
-    name, kind : str
-        kind is "video" or "traffic".
-    Y : ndarray (n1, n2)
-        uint8 for video, float64 with NaN for traffic.
-    shrunk : int
-        Side of the squares of pixels that were averaged; 1 where none were.
-    """
+    """A real matrix; its rows are frames or pairs of places."""
 
     name: str
-    kind: str
-    Y: Any
-    shrunk: int = 1
+    kind: str  # "video" or "traffic"
+    Y: Any  # (n1, n2) uint8 for video, float64 with NaN for traffic
+    shrunk: int = 1  # side of the squares of pixels that were averaged
 
     @property
     def observed(self) -> Any:
@@ -63,10 +53,7 @@ def load(name: str) -> Real:
     return loader(name, data_folder() / path)
 
 
-def shrink(
-    frame: Any,  # (height, width) uint8
-    side: int,
-) -> Any:
+def shrink(frame: Any, side: int) -> Any:  # frame (height, width) uint8
     """Return the frame averaged over squares of `side` pixels; what does not fill a square at the edge is cut off.
 
     Examples

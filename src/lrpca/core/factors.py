@@ -41,36 +41,24 @@ def pseudo_inverse(
     return (vectors * inverse) @ vectors.conj().T
 
 
-def gram(
-    M: Any,  # (n, r)
-    weight: Any = None,  # (n,)
-) -> Any:
+def gram(M: Any, weight: Any = None) -> Any:  # M (n, r); weight (n,)
     """Return Mᵀ W M̄, (r, r)."""
     weighted = M if weight is None else M * weight[:, None]
     return weighted.T @ M.conj()
 
 
-def scaled_directions(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    weight: Any = None,  # (n1,)
-) -> tuple[Any, Any]:
+def scaled_directions(L: Any, R: Any, result: Pass, weight: Any = None) -> tuple[Any, Any]:
     """Return C R̄ (Rᵀ R̄)⁻¹ and Cᵀ W L̄ (Lᵀ W L̄)⁻¹, the paper's scaled gradient directions (lines 8 and 9)."""
     return result.CA @ pseudo_inverse(gram(R)), result.CtB @ pseudo_inverse(gram(L, weight))
 
 
 def own_gram_directions(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    weight: Any = None,  # (n1,)
-    present: int | None = None,
+    L: Any, R: Any, result: Pass, weight: Any = None, present: int | None = None
 ) -> tuple[Any, Any]:
     """Return the directions with each row and column solved by the Gram of its own kept entries.
 
     ``ΔL_i = (Σ_{kept j} R̄_j R_jᵀ + δ k p R^H R)⁻¹ (C R̄)_i``: a row that lost many entries takes a longer
-    step, where one common step would leave it behind for ever. Only the first `present` components (all if None) are
+    step, where one common step would never correct it. Only the first `present` components (all if None) are
     solved so; the others are too weak to be told from noise, and a row of few entries would be fitted to that.
     """
     share = kept_share(result)
@@ -89,13 +77,7 @@ def kept_share(result: Pass) -> float:
     return result.n_kept / (n1 * n2)
 
 
-def without_double_counting(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-    weight: Any = None,  # (n1,)
-) -> tuple[Any, Any]:
+def without_double_counting(L: Any, R: Any, dL: Any, dR: Any, weight: Any = None) -> tuple[Any, Any]:
     """Return the tangent step: half of what lies in both the column and the row space is taken off each side.
 
     ``ΔL ← ΔL - ½ L (L^H W L)⁻¹ L^H W ΔL``, same for R. A full step is then stable.
@@ -125,22 +107,13 @@ class Retracted:
         """Return U and V."""
         return self.U, self.V
 
-    def moved(
-        self,
-        absent: Any,  # (r,) bool
-    ) -> float:
+    def moved(self, absent: Any) -> float:  # absent (r,) bool
         """Return how far X moves in this step if some components are left out of it."""
         values = np.where(absent, 0.0, self.values)
         return float(np.linalg.norm((self.core_U * values) @ self.core_Vt - self.before))
 
 
-def retract(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-    weight: Any = None,  # (n1,)
-) -> Retracted:
+def retract(L: Any, R: Any, dL: Any, dR: Any, weight: Any = None) -> Retracted:
     """Return the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``.
 
     ``(L + ΔL)(R + ΔR)ᵀ`` has one term more, ΔL ΔRᵀ, which is huge along components that are hardly there. What is new
@@ -179,10 +152,7 @@ def retracted_core(
     return *svd(after), before
 
 
-def _split(
-    M: Any,  # (n, r)
-    dM: Any,  # (n, r)
-) -> tuple[Any, Any, Any, Any, Any]:
+def _split(M: Any, dM: Any) -> tuple[Any, Any, Any, Any, Any]:  # M (n, r); dM (n, r)
     """Return orthonormal bases Q of M and P of what is new in ΔM, and M = Q a, ΔM = Q b + P c as (Q, P, a, b, c)."""
     Q = _normalised(M)
     along = Q.conj().T @ dM
@@ -193,10 +163,7 @@ def _split(
     return Q, P, Q.conj().T @ M, along + again, P.conj().T @ rest
 
 
-def all_finite(
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-) -> bool:
+def all_finite(dL: Any, dR: Any) -> bool:
     """Tell whether all entries of both are finite."""
     if not isinstance(dL, np.ndarray):
         # Squares of entries that lead anywhere stay far within the range of numbers.
@@ -204,22 +171,14 @@ def all_finite(
     return bool(np.isfinite(dL).all() and np.isfinite(dR).all())
 
 
-def change_of_product(
-    L: Any,  # (n1, r) before
-    R: Any,  # (n2, r) before
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-) -> float:
+def change_of_product(L: Any, R: Any, dL: Any, dR: Any) -> float:  # L (n1, r) before; R (n2, r) before
     """Return ‖(L + ΔL)(R + ΔR)ᵀ - L Rᵀ‖ from Grams of the changes; a difference of norms would drown in rounding."""
     left = np.concatenate([dL, L + dL], axis=1)
     right = np.concatenate([R, dR], axis=1)
     return product_norm(left, right)
 
 
-def product_norm(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> float:
+def product_norm(L: Any, R: Any) -> float:
     """Return ‖L Rᵀ‖ without forming it."""
     with np.errstate(over="ignore", invalid="ignore"):
         if isinstance(L, np.ndarray):
@@ -234,21 +193,14 @@ def product_distance(L: Any, R: Any, M: Any, N: Any) -> float:
     return product_norm(np.concatenate([L, -M], axis=1), np.concatenate([R, N], axis=1))
 
 
-def longest_rows(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> float:
+def longest_rows(L: Any, R: Any) -> float:
     """Return max_i |L_i| max_j |R_j|, which no entry of L Rᵀ exceeds."""
     if not isinstance(L, np.ndarray):
         return float(L.longest_rows_with(R))
     return float(np.linalg.norm(L, axis=1).max() * np.linalg.norm(R, axis=1).max())
 
 
-def orthonormal(
-    M: Any,  # (n, k)
-    *,
-    rough: bool = False,
-) -> Any:
+def orthonormal(M: Any, *, rough: bool = False) -> Any:  # M (n, k)
     """Return an orthonormal basis of the columns of M, (n, k), with zero columns for directions that are not there.
 
     Twice "rotate to the eigenvectors of the Gram matrix and normalise": matrix products only. A Householder QR of a
@@ -265,9 +217,7 @@ def orthonormal(
     return M
 
 
-def _normalised(
-    M: Any,  # (n, r)
-) -> Any:
+def _normalised(M: Any) -> Any:  # M (n, r)
     """Return an orthonormal basis of the columns of M, which is quick where they are orthogonal already."""
     products = M.conj().T @ M
     size = np.sqrt(np.diag(products).real)
@@ -277,9 +227,7 @@ def _normalised(
     return orthonormal(M)
 
 
-def thin_svd(
-    M: Any,  # (n, k)
-) -> tuple[Any, Any, Any]:
+def thin_svd(M: Any) -> tuple[Any, Any, Any]:  # M (n, k)
     """Return U (n, k), the singular values (k,) and V^H (k, k) of a tall thin matrix."""
     found: tuple[Any, Any, Any] | None = _overridden(M, "thin_svd", M)
     if found is not None:
@@ -289,10 +237,7 @@ def thin_svd(
     return Q @ U, values, Vh
 
 
-def normal_form(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> tuple[Any, Any, Any]:
+def normal_form(L: Any, R: Any) -> tuple[Any, Any, Any]:
     """Return L = U Σ^½, R = V Σ^½ with the same product, and the singular values.
 
     Largest first; the entry of largest modulus in each column of R is positive.
@@ -309,19 +254,12 @@ def normal_form(
     return left * (phase * root), right * (phase.conj() * root), values
 
 
-def _project(
-    M: Any,  # (n, r)
-    dM: Any,  # (n, r)
-    weight: Any,  # (n,)
-) -> Any:
+def _project(M: Any, dM: Any, weight: Any) -> Any:  # M (n, r); dM (n, r); weight (n,)
     weighted = dM if weight is None else dM * weight[:, None]
     return M @ (pseudo_inverse(gram(M, weight).conj()) @ (M.conj().T @ weighted))
 
 
-def solve_each(
-    grams: Any,  # (n, r, r)
-    sides: Any,  # (n, r)
-) -> Any:
+def solve_each(grams: Any, sides: Any) -> Any:  # grams (n, r, r); sides (n, r)
     """Return the solutions of n small systems, scaled so that weak components count, with a ridge that is rounding."""
     diagonal = np.einsum("nkk->k", grams).real
     scale = 1.0 / np.sqrt(np.maximum(diagonal / max(1, len(grams)), np.finfo(float).tiny))

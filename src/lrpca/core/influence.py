@@ -30,19 +30,8 @@ class Levels(NamedTuple):
 def levels(kind: str, threshold: float, cutoff: float | None = None) -> Levels:
     """Return the levels of an influence function at a threshold ζ.
 
-    Parameters
-    ----------
-    kind : {"soft", "hard", "redescending"}
-        soft: clip at ζ. hard: zero beyond ζ. redescending: clip at ζ, zero beyond ``cutoff * ζ``.
-    threshold : float
-        The threshold ζ.
-    cutoff : float, optional
-        Where a redescending ψ has fallen to zero, in units of ζ; 2 if not given.
-
-    Returns
-    -------
-    Levels
-        Kept entries are those with ``|D| <= c ζ`` (c = 1 for soft and hard).
+    soft: clip at ζ. hard: zero beyond ζ. redescending: clip at ζ, zero beyond ``cutoff * ζ``, twice ζ if not given.
+    Kept entries are those with ``|D| <= c ζ`` (c = 1 for soft and hard).
 
     Examples
     --------

@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 
 
-def svd(
-    M: Any,  # (..., m, n)
-    *,
-    full_matrices: bool = True,
-) -> tuple[Any, Any, Any]:
+def svd(M: Any, *, full_matrices: bool = True) -> tuple[Any, Any, Any]:  # M (..., m, n)
     """Return U, the singular values and V^H."""
     try:
         U, values, Vh = np.linalg.svd(M, full_matrices=full_matrices)
@@ -32,9 +28,7 @@ def svd(
     return U, values, Vh
 
 
-def eigh(
-    M: Any,  # (..., n, n) Hermitian
-) -> tuple[Any, Any]:
+def eigh(M: Any) -> tuple[Any, Any]:  # M (..., n, n) Hermitian
     """Return the eigenvalues, the smallest first, and the eigenvectors."""
     try:
         values, vectors = np.linalg.eigh(M)
@@ -68,10 +62,7 @@ def some_eigh(
     return values, vectors
 
 
-def least_squares(
-    A: Any,  # (m, n)
-    B: Any,  # (m, k)
-) -> Any:
+def least_squares(A: Any, B: Any) -> Any:  # A (m, n); B (m, k)
     """Return the least-squares solution (n, k) of ``A X = B``."""
     try:
         return np.linalg.lstsq(A, B, rcond=None)[0]
@@ -81,11 +72,7 @@ def least_squares(
         return lstsq(A, B, lapack_driver="gelss")[0]
 
 
-def tensor_svd(
-    M: Any,  # (..., m, n) tensor
-    *,
-    full_matrices: bool = True,
-) -> tuple[Any, Any, Any]:
+def tensor_svd(M: Any, *, full_matrices: bool = True) -> tuple[Any, Any, Any]:  # M (..., m, n) tensor
     """Return U, the singular values and V^H of a tensor, without a graph where the fallback makes them."""
     import torch
 
@@ -93,9 +80,7 @@ def tensor_svd(
     return U, values, Vh
 
 
-def tensor_eigh(
-    M: Any,  # (..., n, n) Hermitian tensor
-) -> tuple[Any, Any]:
+def tensor_eigh(M: Any) -> tuple[Any, Any]:  # M (..., n, n) Hermitian tensor
     """Return the eigenvalues of a tensor, the smallest first, and the eigenvectors; see `tensor_svd`."""
     import torch
 

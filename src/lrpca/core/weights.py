@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def as_weights(
-    name: str,
-    weight: Any,  # (n1,) real
-) -> Any:
+def as_weights(name: str, weight: Any) -> Any:  # weight (n1,) real
     """Return a copy of weights in double precision; raise ValueError for the first that is negative or not finite."""
     weight = np.array(weight, np.float64)
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))

@@ -103,7 +103,7 @@ def diagnose(
     choice: RankChoice | None = None,
     fallback: str | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of rows, columns, components and S, with messages on what looks odd."""
+    """Return the diagnosis of rows, columns, components and S, with messages on what is unusual."""
     # NaN, and no rows or columns, if a method does not read every entry.
     shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
     if outcome.survey is not None:
@@ -155,9 +155,6 @@ def diagnose(
     return Diagnosis(shares[0], shares[1], idle[0], idle[1], components, messages)
 
 
-def _share(
-    part: Any,  # (n,) int
-    whole: Any,  # (n,) int
-) -> Any:
+def _share(part: Any, whole: Any) -> Any:  # part (n,) int; whole (n,) int
     with np.errstate(invalid="ignore"):
         return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)

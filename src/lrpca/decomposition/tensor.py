@@ -166,10 +166,7 @@ def showing_tensors(callback: Callable[[State], object], device: Any, dtype: Any
     return show
 
 
-def _product(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-) -> Any:
+def _product(L: Any, R: Any) -> Any:
     """Return L Rᵀ in full precision, also if torch is allowed to round products."""
     import torch
 

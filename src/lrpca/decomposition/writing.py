@@ -98,7 +98,7 @@ def check_disk_space(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> N
     if n_matrices * n_bytes > free:
         raise OSError(
             f"path={str(target)!r} has {bytes_in_words(free)} free for {n_matrices} matrices of {size}; "
-            "make room or leave the full matrices out"
+            "free space or leave the full matrices out"
         )
 
 

@@ -120,7 +120,7 @@ def cannot_write(path: str | os.PathLike[str], error: OSError) -> OSError:
     """Return an error of the system as one of the same kind, in our form; its ``strerror`` is the system's text."""
     kind = type(error) if type(error).__module__ == "builtins" else OSError
     cause = error.strerror or str(error) or type(error).__name__
-    told = kind(f"path={os.fspath(path)!r} cannot be written ({cause}); choose another place or make room")
+    told = kind(f"path={os.fspath(path)!r} cannot be written ({cause}); choose another place or free space")
     told.strerror = cause
     return told
 

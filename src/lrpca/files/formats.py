@@ -83,7 +83,7 @@ def map_npy(file: Path | str) -> Array:
         return np.lib.format.open_memmap(file, mode="r")
     except OSError as error:
         if error.errno == errno.ENOMEM:
-            raise MemoryError(f"no room to map {str(file)!r}") from error
+            raise MemoryError(f"too little memory to map {str(file)!r}") from error
         raise
 
 

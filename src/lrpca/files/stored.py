@@ -22,26 +22,14 @@ Matrix = TypeVar("Matrix", bound="Stored")
 
 
 class Stored(Protocol):
-    """Numbers that are read by rectangles.
+    """Numbers that are read by rectangles."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in messages.
-    shape : (n1, n2)
-    dtype : dtype
-    chunks : (int, int) or None
-        Shape of the parts that can only be read whole; None if any rectangle can be read.
-    breaks : sequence of int
-        First rows of further files; a rectangle should not cross them.
-    """
-
-    name: str
+    name: str  # in messages
     shape: tuple[int, int]
     ndim: int
     dtype: Any
-    chunks: tuple[int, int] | None
-    breaks: Sequence[int]
+    chunks: tuple[int, int] | None  # shape of the parts that can only be read whole; None if any rectangle can be read
+    breaks: Sequence[int]  # first rows of further files; a rectangle should not cross them
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any:
         """Return a rectangle as an array."""

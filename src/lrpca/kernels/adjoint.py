@@ -29,6 +29,7 @@ from lrpca.kernels.cpu import (
     fill_panel,
     fill_rows,
     five_of,
+    four_rows,
     jit,
     load_tile,
     one_of,
@@ -42,19 +43,6 @@ from lrpca.kernels.cpu import (
 _BLOCK = 8 * GROUP
 # Single-precision numbers of the longest vector registers; divides TILE.
 _VECTOR = 16
-
-
-@jit
-def _five_of_four_rows(M, i, k):
-    return five_of(M, i, k), five_of(M, i + 1, k), five_of(M, i + 2, k), five_of(M, i + 3, k)
-
-
-@jit
-def _one_of_four_rows(M, i, k):
-    return one_of(M, i, k), one_of(M, i + 1, k), one_of(M, i + 2, k), one_of(M, i + 3, k)
-
-
-# ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
 
 
 @jit
@@ -79,14 +67,11 @@ def _subtract_product(tile, rows, i, panel, rank, m):
     """Subtract rows[i : i + 4] @ panel from the tile."""
     k = 0
     while k + 5 <= rank:
-        _subtract(tile, _five_of_four_rows(rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
+        _subtract(tile, four_rows(five_of, rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
         k += 5
     while k < rank:
-        _subtract(tile, _one_of_four_rows(rows, i, k), view_of(panel, k * TILE, TILE), m)
+        _subtract(tile, four_rows(one_of, rows, i, k), view_of(panel, k * TILE, TILE), m)
         k += 1
-
-
-# ------------------------------------------------------------------------------------------ C̄ = Ā Rᵀ + L B̄ᵀ
 
 
 @jit
@@ -131,21 +116,18 @@ def _set_two_products(tile, rows, panel, other_rows, other_panel, i, rank, m):
     """Set tile = rows[i : i + 4] @ panel + other_rows[i : i + 4] @ other_panel."""
     k = 0
     if rank >= 5:
-        _set_two(tile, _five_of_four_rows(rows, i, 0), panel, _five_of_four_rows(other_rows, i, 0), other_panel, m)
+        _set_two(tile, four_rows(five_of, rows, i, 0), panel, four_rows(five_of, other_rows, i, 0), other_panel, m)
         k = 5
     else:
         tile[:] = 0
     while k + 5 <= rank:
-        these, others = _five_of_four_rows(rows, i, k), _five_of_four_rows(other_rows, i, k)
+        these, others = four_rows(five_of, rows, i, k), four_rows(five_of, other_rows, i, k)
         _add_two(tile, these, view_of(panel, k * TILE, 5 * TILE), others, view_of(other_panel, k * TILE, 5 * TILE), m)
         k += 5
     while k < rank:
-        this, other = _one_of_four_rows(rows, i, k), _one_of_four_rows(other_rows, i, k)
+        this, other = four_rows(one_of, rows, i, k), four_rows(one_of, other_rows, i, k)
         _add_two(tile, this, view_of(panel, k * TILE, TILE), other, view_of(other_panel, k * TILE, TILE), m)
         k += 1
-
-
-# ------------------------------------------------------------------------------------------ through ψ
 
 
 @jit
@@ -179,9 +161,6 @@ def _through_influence(D, G, clip, cutoff, m):
         G[2 * TILE + j] = -g2 if abs(x2) <= free else zero
         G[3 * TILE + j] = -g3 if abs(x3) <= free else zero
     return (s0 + s1) + (s2 + s3)
-
-
-# ------------------------------------------------------------------------------------------ the adjoint
 
 
 @jit

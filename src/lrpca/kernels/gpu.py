@@ -24,14 +24,8 @@ _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 # Oldest devices with TF32.
 _CAPABILITY = (8, 0)
 _STORED = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.bool,
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.uint8, torch.int8, torch.int16, torch.bool),
 )
 # More columns of pairs than this would be wider than a pass at its best.
 _PAIRS_AT_ONCE = 16
@@ -54,11 +48,11 @@ def tensor_pass(
     energy: bool = False,
     grams: bool = False,
     fast: bool = False,
-    room: dict[Any, Any] | None = None,
+    cache: dict[Any, Any] | None = None,
 ) -> TensorPass:
     """Return the pass over a tensor, by the fused kernel if it can do it; arguments as of `plain_pass`.
 
-    With `fast`, products are those of TF32 or half precision, eleven bits; else of twice as many. `room` keeps what
+    With `fast`, products are those of TF32 or half precision, eleven bits; else of twice as many. `cache` keeps what
     the kernels need from one pass to the next over the same matrix.
     """
     products = not (math.isinf(level.clip) and (A.shape[1] or B.shape[1]))
@@ -68,12 +62,12 @@ def tensor_pass(
         return plain_pass(
             Y, L, R, level, A=A, B=B, mask=mask, arithmetic=arithmetic, energy=energy, grams=grams, fast=fast
         )
-    room = {} if room is None else room
+    cache = {} if cache is None else cache
     # To enter a device takes as long as to start a kernel.
     elsewhere = torch.cuda.current_device() != Y.device.index
     with torch.cuda.device(Y.device) if elsewhere else nullcontext():
         found = [
-            _slab_pass(Y, mask, rows, (L, R, A, B), level, energy, grams, fast, room)
+            _slab_pass(Y, mask, rows, (L, R, A, B), level, energy, grams, fast, cache)
             for rows in _slabs(Y, max(L.shape[1], A.shape[1], B.shape[1], _PAIRS_AT_ONCE if grams else 0))
         ]
     return found[0] if len(found) == 1 else _together(found)
@@ -105,7 +99,7 @@ def _slabs(Y: Any, width: int) -> list[slice]:
 
 
 def _slab_pass(
-    Y: Any, mask: Any, rows: slice, factors: Any, level: Levels, energy: bool, grams: bool, fast: bool, room: Any
+    Y: Any, mask: Any, rows: slice, factors: Any, level: Levels, energy: bool, grams: bool, fast: bool, cache: Any
 ) -> TensorPass:
     """Return the pass over a slab of rows; `factors` are L, R, A and B of all of Y."""
     from lrpca.kernels.triton.launch import Launches, Workspace
@@ -115,12 +109,12 @@ def _slab_pass(
         is_L = B is L
         L = L[rows]
         B = L if is_L else B[rows]
-    if "workspace" not in room:
-        room["workspace"] = Workspace(Y.device)
+    if "workspace" not in cache:
+        cache["workspace"] = Workspace(Y.device)
     key = (rows.start, rows.stop)
-    if key not in room:
-        room[key] = Launches(Y[rows], None if mask is None else mask[rows], room["workspace"])
-    launches = room[key]
+    if key not in cache:
+        cache[key] = Launches(Y[rows], None if mask is None else mask[rows], cache["workspace"])
+    launches = cache[key]
     CA, CtB, by_row, by_column, norms = launches.run(L, R, A, B, level, fast=fast, energy=energy)
     if not grams:
         return TensorPass(CA, CtB, by_row, by_column, norms)

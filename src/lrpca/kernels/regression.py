@@ -514,7 +514,7 @@ def finish_fits(
     """Take redescending steps over all entries of rows fitted on a sample; return False if some entry is infinite.
 
     At most three. Q is orthonormal, so kept entries all over the row have the Gram (kept / n2) I, nearly; where steps
-    with that do not come to rest, the last one has the row's own Gram.
+    with that do not converge, the last one has the row's own Gram.
     """
     rank, n2 = len(Qt), values.shape[1]
     step, factor = np.zeros(rank), np.zeros((rank, rank))
@@ -568,11 +568,7 @@ def finish_fits(
 
 
 @_outer
-def multiply_rows(
-    c,  # (m, r)
-    back,  # (r, k)
-    out,  # (m, k), set
-):
+def multiply_rows(c, back, out):  # c (m, r); back (r, k); out (m, k), set
     """Set out = c back; the bits of a row depend on nothing else, which BLAS does not promise."""
     for i in range(len(c)):
         for k in range(back.shape[1]):

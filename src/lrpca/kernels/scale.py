@@ -80,9 +80,7 @@ def most_counted(rounding: Any) -> Any:
     return rounding / TINY
 
 
-def _far_beyond(
-    residuals: Any,  # (m,)
-) -> float:
+def _far_beyond(residuals: Any) -> float:  # residuals (m,)
     """Return the same where there is no rounding: as far above the median as what is taken for zero is below it."""
     return float(np.median(residuals[residuals > 0])) / math.sqrt(TINY)
 

@@ -52,10 +52,7 @@ def _middle_of_few(values, count):
 
 
 @_outer
-def few_middle_values(
-    samples: Any,  # (m, N) uint8, m small
-    middle: Any,  # (N,) uint8, written
-) -> None:
+def few_middle_values(samples: Any, middle: Any) -> None:  # samples (m, N) uint8, m small; middle (N,) uint8, written
     """Write the median of every column, the lower one of an even number."""
     m, size = samples.shape
     tile = np.empty((_GATHERED, m), np.uint8)

@@ -179,9 +179,7 @@ def _influence(D: Any, size: Any, level: Levels) -> Any:
     return torch.where(size <= level.cutoff, shrunk, 0.0)
 
 
-def _counts(
-    kept: Any,  # (n1, n2) of ones and zeros
-) -> Any:
+def _counts(kept: Any) -> Any:  # kept (n1, n2) of ones and zeros
     """Return how many ones each row has."""
     found = kept @ torch.ones(kept.shape[1], dtype=kept.dtype, device=kept.device)
     return (found.real if found.is_complex() else found).long()
@@ -192,10 +190,7 @@ def _square(values: Any) -> Any:
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float64)).square()
 
 
-def pair_products(
-    first: Any,  # (n, r)
-    second: Any,  # (n, r)
-) -> Any:
+def pair_products(first: Any, second: Any) -> Any:  # first (n, r); second (n, r)
     """Return the products of two components of every row, (n, r (r + 1) / 2), as upper triangles by rows."""
     k, h = torch.triu_indices(second.shape[1], second.shape[1], device=second.device)
     return first[:, k] * second[:, h]

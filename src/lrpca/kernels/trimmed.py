@@ -15,7 +15,7 @@ _FEW = 12
 
 @numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
 def kth_smallest(values, k, work):
-    """Return the k-th smallest number, counted from 0; `work` has room for all of them."""
+    """Return the k-th smallest number, counted from 0; `work` is as long as they are many."""
     count = len(values)
     for t in range(count):
         work[t] = values[t]
@@ -51,12 +51,7 @@ def kth_smallest(values, k, work):
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
-def trimmed_means(
-    values,  # (m, n), without NaN
-    cut,
-    work,  # (n,)
-    means,  # (m,), set
-):
+def trimmed_means(values, cut, work, means):  # values (m, n), without NaN; work (n,); means (m,), set
     """Set the mean of every row without its `cut` smallest and `cut` largest numbers, ``2 cut < n``."""
     n = values.shape[1]
     for i in range(len(values)):

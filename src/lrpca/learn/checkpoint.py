@@ -17,11 +17,7 @@ _MAY_DIFFER = {"device"}
 class Checkpoint:
     """A file that training writes at intervals and can be resumed from.
 
-    Parameters
-    ----------
-    path : str or path-like
-    settings : dict
-        What decides the result. A file with other settings raises ValueError; the device may differ.
+    `settings` are what decides the result. A file with other settings raises ValueError; the device may differ.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: dict[str, Any]) -> None:
@@ -40,7 +36,7 @@ class Checkpoint:
             kept = "; the state saved before is still there" if self.path.is_file() else ""
             cause = error.strerror or error
             raise OSError(
-                f"checkpoint={str(self.path)!r} cannot be written ({cause}); make room or choose another place{kept}"
+                f"checkpoint={str(self.path)!r} cannot be written ({cause}); free space or choose another place{kept}"
             ) from error
 
     def load(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lrpca.decompose import decompose
 from lrpca.files import read_matrix
 from lrpca.learn.problems import PaperProblems, Source, TrainingProblem, factors_of, orthonormal_factors
 from lrpca.matrices.accept import accept
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.matrices.sparse import SparseMatrix
 from lrpca.solvers.adaptive import power_steps_for
 from lrpca.solvers.methods import METHODS
@@ -117,7 +117,7 @@ class UserMatrix:
         )
         part = np.ix_(rows, columns)
         values = np.array(self.values[part])
-        return Block(rows, columns, values, _observed(values, None if self.mask is None else self.mask[part]))
+        return Block(rows, columns, values, observed_entries(values, None if self.mask is None else self.mask[part]))
 
 
 @dataclass(frozen=True)
@@ -125,22 +125,12 @@ class UserData:
     """A source of users' data: every draw is a block of one of the matrices.
 
     Without labels some entries of every block are hidden from the network, which is to predict them.
-
-    Parameters
-    ----------
-    matrices : sequence of UserMatrix
-    rank : int
-        Rank of the network.
-    labels : sequence, optional
-        The low-rank part of each: a matrix X (n1, n2), or factors (A, B) of it, ``X = A Bᵀ``.
-    method : str, optional
-        The method that made them.
     """
 
     matrices: Sequence[UserMatrix]
-    rank: int
-    labels: Sequence[Any] | None = None
-    method: str | None = None
+    rank: int  # of the network
+    labels: Sequence[Any] | None = None  # low-rank parts: matrices X (n1, n2), or factors (A, B), ``X = A Bᵀ``
+    method: str | None = None  # that made the labels
 
     @property
     def variety(self) -> int:
@@ -323,7 +313,7 @@ def _counts(matrix: DenseMatrix, name: str) -> tuple[Any, Any]:
     by_row, by_column = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
     nonzero = False
     for first, block, mask in _row_blocks(matrix):
-        observed = _observed(block, mask)
+        observed = observed_entries(block, mask)
         if block.dtype.kind == "f":
             _check_finite(block, np.isinf(block) & observed, first, name, "mark missing entries with NaN")
         by_row[first : first + len(block)] = observed.sum(axis=1)
@@ -338,11 +328,6 @@ def _counts(matrix: DenseMatrix, name: str) -> tuple[Any, Any]:
 
 def _row_blocks(matrix: DenseMatrix) -> Iterable[tuple[int, Any, Any]]:
     return matrix.blocks(max(1, _READ // matrix.shape[1]))
-
-
-def _observed(values: Any, mask: Any) -> Any:
-    observed = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
-    return observed if mask is None else observed & mask
 
 
 def _check_finite(block: Any, bad: Any, first: int, name: str, advice: str) -> None:

@@ -55,10 +55,7 @@ def _apart(tensors: Sequence[Any], like: Any) -> bool:
     return any(tensor.device != like.device for tensor in tensors)
 
 
-def multiply(
-    M: Any,  # (n, m), beside Y
-    thin: Any,  # (m, k), beside the factors
-) -> Any:
+def multiply(M: Any, thin: Any) -> Any:  # M (n, m), beside Y; thin (m, k), beside the factors
     """Return M times a thin matrix, computed beside Y and sent to the factors."""
     (there,) = send((thin,), M)
     (back,) = send((M @ there,), thin)
@@ -167,10 +164,7 @@ def influence_pass(
     return _PlainPass.apply(Y, observed, L, R, clip, level)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def matrix_of(
-    Y: Any,  # (n1, n2)
-    observed: Any,  # (n1, n2) bool, or None
-) -> DifferentiableMatrix | None:
+def matrix_of(Y: Any, observed: Any) -> DifferentiableMatrix | None:  # observed (n1, n2) bool, or None
     """Return tensors as a matrix on the same memory; None where the solver's kernels cannot read them."""
     if Y.device.type != "cpu" or Y.dtype not in (torch.float32, torch.float64):
         return None
@@ -239,12 +233,7 @@ class _Truncate(torch.autograd.Function):
         return U @ out @ Vh, None
 
 
-def retract(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-) -> tuple[Any, Any]:
+def retract(L: Any, R: Any, dL: Any, dR: Any) -> tuple[Any, Any]:
     """Return factors of the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``, as `lrpca.core.factors.retract`."""
     r = L.shape[1]
     Q_L, P_L, old_L, along_L, new_L = _split(L, dL)
@@ -397,21 +386,12 @@ class Entries(NamedTuple):
     columns: Any  # (m,) int
     values: Any  # (m,)
 
-    def residuals(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Any:
+    def residuals(self, L: Any, R: Any) -> Any:
         """Return Y - L Rᵀ at the entries, for factors on the same device."""
         return self.values - (L[self.rows] * R[self.columns]).sum(dim=1)
 
 
-def inlier_scale(
-    entries: Entries,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    rounding: float,
-) -> Any:
+def inlier_scale(entries: Entries, L: Any, R: Any, rounding: float) -> Any:
     """Return σ of the clean residuals at sampled entries, beside the factors and differentiable in them.
 
     The value is the solver's own estimate (`lrpca.kernels.scale`), on the CPU. Its derivative holds the posterior

@@ -262,11 +262,7 @@ class PaperTrainer(Trainer):
         self._rng.bit_generator.state = state["generator"]
 
 
-def _move(
-    parameter: Any,  # (K + 1,)
-    rates: Any,  # (K + 1,)
-    chosen: slice,
-) -> None:
+def _move(parameter: Any, rates: Any, chosen: slice) -> None:  # parameter (K + 1,); rates (K + 1,)
     """Take a gradient step in some numbers, unless one of them would turn negative: then all stay as they are."""
     if parameter.grad is None:
         return

@@ -186,18 +186,13 @@ def of_problem(problem: Problem, rank: int | None = None) -> TrainingProblem:
     return TrainingProblem(problem.Y, rank or problem.rank, (A, problem.X.T @ A))
 
 
-def orthonormal_factors(
-    U: Any,  # (n1, q)
-    V: Any,  # (n2, q)
-) -> tuple[Any, Any]:
+def orthonormal_factors(U: Any, V: Any) -> tuple[Any, Any]:  # U (n1, q); V (n2, q)
     """Return factors of the same product, the first with orthonormal columns."""
     Q, T = np.linalg.qr(np.asarray(U, np.float64))
     return Q, np.asarray(V, np.float64) @ T.T
 
 
-def factors_of(
-    X: Any,  # (n1, n2)
-) -> tuple[Any, Any]:
+def factors_of(X: Any) -> tuple[Any, Any]:  # X (n1, n2)
     """Return factors of a matrix, the first with orthonormal columns; components that are rounding are left out."""
     U, values, Vh = svd(np.asarray(X, np.float64), full_matrices=False)
     keep = max(1, int((values > _NEGLIGIBLE * values[0]).sum()))

@@ -19,24 +19,13 @@ _LARGEST_LOG = 700.0
 
 
 class Trainer(ABC):
-    """An algorithm of training, one step at a time.
+    """An algorithm of training, one step at a time: of `total` steps, `position` are taken.
 
-    Attributes
-    ----------
-    network : UnrolledNetwork
-        What is trained.
-    total, position : int
-        Steps in all, and steps taken.
-    depth : int
-        Layers that are validated at the end.
-    keeps_best : bool
-        Whether the numbers with the best score count, rather than the last ones.
-    finishing : str or None
-        What `finish` does, in a few words; None if that is nothing.
+    At the end, `depth` layers are validated.
     """
 
-    keeps_best = True
-    finishing: str | None = None
+    keeps_best = True  # whether the numbers with the best score count, rather than the last ones
+    finishing: str | None = None  # what `finish` does, in a few words
 
     def __init__(self, network: UnrolledNetwork, total: int, depth: int) -> None:
         self.network, self.total, self.depth, self.position = network, total, depth, 0
@@ -53,13 +42,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """Take one step and return its loss; `position` moves on by one.
-
-        Raises
-        ------
-        FloatingPointError
-            Something that the step needs is not finite.
-        """
+        """Take one step and return its loss; raise FloatingPointError where something it needs is not finite."""
 
     def finish(self, held_out: Sequence[Data]) -> None:
         """Finish on held-out problems when all steps are taken and the best numbers are in place."""

@@ -19,32 +19,24 @@ _INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _ON_CPU_ONLY = ("uint16", "uint32", "uint64")
 
 
-def accept_tensor(
-    Y: Any,  # (n1, n2) tensor
-    mask: Any = None,
-) -> DenseMatrix:
+def accept_tensor(Y: Any, mask: Any = None) -> DenseMatrix:  # Y (n1, n2) tensor
     """Return a tensor as a Matrix, without copying it: a `TensorMatrix`, or a `DenseMatrix` of its memory on the CPU.
 
     A tensor on the CPU is copied if its number type is float16 or bfloat16, once, to float32. One that requires
     gradients is read all the same; results have none.
     """
-    check_tensor(Y)
+    check_kind(Y, "Y")
+    if Y.numel() == 0:
+        raise ValueError(f"Y.shape={tuple(Y.shape)} has no entries; pass at least one row and one column")
+    if Y.ndim != 2:
+        stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
+        raise ValueError(f"Y.ndim={Y.ndim} is not 2; {stack}{two_axes_advice(Y.ndim, 'Y')}")
     if Y.device.type == "cpu":
         observed = open_mask(host_argument(mask, "mask", Y.device), tuple(Y.shape))
         return DenseMatrix(readable(host_array(Y)), None if observed is None else np.asarray(observed[:, :]))
     from lrpca.matrices.tensor import TensorMatrix
 
     return in_memory_of(Y.device, lambda: TensorMatrix(_plain(Y), _device_mask(mask, Y)), tuple(Y.shape))
-
-
-def check_tensor(Y: Any, ndim: int = 2, name: str = "Y") -> None:
-    """Raise ValueError or TypeError where a tensor of so many axes cannot be read."""
-    check_kind(Y, name)
-    if Y.numel() == 0:
-        raise ValueError(f"{name}.shape={tuple(Y.shape)} has no entries; pass at least one row and one column")
-    if Y.ndim != ndim:
-        stack = "pass a stack of matrices to lrpca.decompose_batch, or " if Y.ndim == 3 else ""
-        raise ValueError(f"{name}.ndim={Y.ndim} is not {ndim}; {stack}{two_axes_advice(Y.ndim, name)}")
 
 
 def check_kind(tensor: Any, name: str) -> None:

@@ -85,10 +85,7 @@ class DenseMatrix:
         """End the threads that passes have started; results keep the matrix, and need none."""
         self.threads.close()
 
-    def fit_range_to(
-        self,
-        values: Any,  # (m,) some entries
-    ) -> None:
+    def fit_range_to(self, values: Any) -> None:  # values (m,) some entries
         """Compute in double precision where squares of single-precision numbers would leave their range."""
         sizes = np.abs(values)
         if len(sizes) and sizes.min() > 1e-12 and sizes.max() < 1e12:
@@ -118,10 +115,7 @@ class DenseMatrix:
         """Return a matrix of independent standard normal numbers, where Y is."""
         return rng.standard_normal(shape)
 
-    def place(
-        self,
-        factor: Any,  # (n, ...)
-    ) -> Any:
+    def place(self, factor: Any) -> Any:  # factor (n, ...)
         """Return an array as one that is where passes leave theirs: here it is already."""
         return factor
 
@@ -153,45 +147,27 @@ class DenseMatrix:
         self._full_arithmetic, self._may_be_rough = self.arithmetic, False
         return bool(self.arithmetic != before)
 
-    def entries(
-        self,
-        rows: Any,  # (m,) int
-        columns: Any,  # (m,) int
-    ) -> tuple[Any, Any]:
+    def entries(self, rows: Any, columns: Any) -> tuple[Any, Any]:  # rows (m,) int; columns (m,) int
         """Return the values at some positions, and which of them are observed."""
         values, mask = self.values_at((rows, columns)), self.mask_of((rows, columns))
-        observed = values == values
-        return values, observed if mask is None else observed & mask
+        return values, observed_entries(values, mask)
 
-    def take_rows(
-        self,
-        indices: Any,  # (m,) int
-    ) -> DenseMatrix:
+    def take_rows(self, indices: Any) -> DenseMatrix:  # indices (m,) int
         """Return a copy of some rows, as a matrix in memory."""
         return DenseMatrix(self.values_at(indices), self.mask_of(indices))
 
-    def take_columns(
-        self,
-        indices: Any,  # (m,) int
-    ) -> DenseMatrix:
+    def take_columns(self, indices: Any) -> DenseMatrix:  # indices (m,) int
         """Return a copy of some columns, as the rows of a matrix in memory."""
         at = (slice(None), indices)
         mask = self.mask_of(at)
         return DenseMatrix(self.values_at(at).T, None if mask is None else mask.T)
 
-    def submatrix(
-        self,
-        rows: Any,  # (m,) int
-        columns: Any,  # (k,) int
-    ) -> DenseMatrix:
+    def submatrix(self, rows: Any, columns: Any) -> DenseMatrix:  # rows (m,) int; columns (k,) int
         """Return a copy of some rows of some columns, as a matrix in memory."""
         at = np.ix_(rows, columns)
         return DenseMatrix(self.values_at(at), self.mask_of(at))
 
-    def with_mask(
-        self,
-        mask: Any,  # (n1, n2) bool
-    ) -> DenseMatrix:
+    def with_mask(self, mask: Any) -> DenseMatrix:  # mask (n1, n2) bool
         """Return the same data, in place, with another mask."""
         other = type(self)(self.array, mask)
         other.arithmetic = self.arithmetic
@@ -246,15 +222,7 @@ class DenseMatrix:
         return place
 
     def run_pass(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        level: Levels,
-        *,
-        A: Any,  # (n2, ka)
-        B: Any,  # (n1, kb)
-        energy: bool = False,
-        grams: bool = False,
+        self, L: Any, R: Any, level: Levels, *, A: Any, B: Any, energy: bool = False, grams: bool = False
     ) -> Pass:
         """Read Y once; see `lrpca.kernels.reference` for what comes back."""
         self.reads += 1
@@ -340,19 +308,13 @@ class DenseMatrix:
         return flat, block.strides[0], block.strides[1]
 
 
-def observed_entries(
-    values: Any,  # (n1, n2)
-    mask: Any,  # (n1, n2) bool, or None
-) -> Any:
+def observed_entries(values: Any, mask: Any) -> Any:  # values (n1, n2); mask (n1, n2) bool, or None
     """Return where values are neither NaN nor masked."""
     observed = values == values
     return observed if mask is None else observed & mask
 
 
-def gather_columns(
-    array: Any,  # (n1, n2)
-    indices: Any,  # (m,) int
-) -> Any:
+def gather_columns(array: Any, indices: Any) -> Any:  # array (n1, n2); indices (m,) int
     """Return a copy of some columns, by slices where they are neighbours: twice as fast as one by one."""
     if isinstance(indices, slice) or np.ndim(indices) != 1 or np.asarray(indices).dtype.kind not in "iu":
         return array[:, indices]
@@ -392,7 +354,7 @@ def readable(array: Any) -> Any:
     return array
 
 
-def two_axes_advice(ndim: int, name: str = "Y") -> str:
+def two_axes_advice(ndim: int, name: str) -> str:
     """Return how something of another number of axes is made a matrix."""
     if ndim == 0:
         return "pass a matrix (samples, features)"
@@ -416,11 +378,7 @@ def _frozen(array: Any) -> Any:
 
 
 def _gather(
-    parts: list[Rectangle],
-    results: list[tuple[Any, ...]],
-    shape: tuple[int, int],
-    rank: int | None,
-    energy: bool,
+    parts: list[Rectangle], results: list[tuple[Any, ...]], shape: tuple[int, int], rank: int | None, energy: bool
 ) -> Pass:
     """Sum the rectangles' shares in float64 and in the order of the partition."""
     n1, n2 = shape

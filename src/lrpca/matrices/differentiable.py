@@ -39,14 +39,8 @@ class DifferentiableMatrix(DenseMatrix):
         return [(slice(0, n1), slice(0, n2))] if n1 * n2 < _WHOLE else super()._parts(width)
 
     def run_adjoint(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        level: Levels,
-        *,
-        A_bar: Any,  # (n1, r) derivative by C R
-        B_bar: Any,  # (n2, r) derivative by Cᵀ L
-    ) -> Adjoint:
+        self, L: Any, R: Any, level: Levels, *, A_bar: Any, B_bar: Any
+    ) -> Adjoint:  # A_bar (n1, r) derivative by C R; B_bar (n2, r) derivative by Cᵀ L
         """Read Y once; see `lrpca.kernels.reference.dense_adjoint` for what comes back, in float64."""
         self.reads += 1
         if self._transposed:

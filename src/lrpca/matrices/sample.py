@@ -78,19 +78,11 @@ class Sample:
             return None
         return self.only(self.values != values[most])
 
-    def residuals(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Any:
+    def residuals(self, L: Any, R: Any) -> Any:
         """Return |Y - L Rᵀ| at the sampled positions."""
         return np.abs(self.signed_residuals(L, R))
 
-    def signed_residuals(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Any:
+    def signed_residuals(self, L: Any, R: Any) -> Any:
         """Return Y - L Rᵀ at the sampled positions."""
         if not isinstance(L, np.ndarray):
             return self._beside(L).signed_residuals(L, R)
@@ -100,12 +92,7 @@ class Sample:
             residuals -= L[:, k].take(self.rows) * R[:, k].take(self.columns)
         return residuals
 
-    def core(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        rounding: float,
-    ) -> Core:
+    def core(self, L: Any, R: Any, rounding: float) -> Core:
         """Return the peak of clean residuals of a fit; see `lrpca.kernels.scale.residual_core`."""
         if not isinstance(L, np.ndarray):
             found: Core | None = self._beside(L).core(L, R, rounding)
@@ -130,16 +117,9 @@ class Sample:
         """Return the sample of Y divided by a power of two."""
         return self if unit == 1 else Sample(self.rows, self.columns, self.values * (1 / unit))
 
-    def only(
-        self,
-        chosen: Any,  # (m,) bool, a slice, or places
-    ) -> Sample:
+    def only(self, chosen: Any) -> Sample:  # chosen (m,) bool, a slice, or places
         """Return some of the sampled entries."""
         return Sample(self.rows[chosen], self.columns[chosen], self.values[chosen])
-
-    def thinned(self, count: int) -> Sample:
-        """Return so many of the sampled entries, or all of them if there are no more."""
-        return self if len(self.values) <= count else self.only(self._spread(count))
 
     def _spread(self, count: int) -> Any:
         """Return places all over the sample (count,): in one that goes row by row they are in all columns."""
@@ -217,12 +197,7 @@ def choose_block(shape: tuple[int, int], lengths: tuple[int, int], rng: np.rando
     return rows, columns
 
 
-def block_of(
-    matrix: DenseMatrix,
-    rng: np.random.Generator,
-    entries: int,
-    weight: Any = None,  # (n1,)
-) -> tuple[Any, Any]:
+def block_of(matrix: DenseMatrix, rng: np.random.Generator, entries: int, weight: Any = None) -> tuple[Any, Any]:
     """Return the rows and columns of a random block of so many entries, in order; all where that is not much more.
 
     Sparsely observed data make it longer.
@@ -236,17 +211,15 @@ def block_of(
         return np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
     if weight is None and is_large(matrix.shape):
         return choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
+    # Weights may be on a device.
+    weight = None if weight is None else np.asarray(weight)
     probability = None if weight is None else weight / weight.sum()
     count = lengths[0] if weight is None else min(lengths[0], int(np.count_nonzero(weight)))
     rows = rng.choice(matrix.shape[0], count, replace=False, p=probability)
     return np.sort(rows), np.sort(rng.choice(matrix.shape[1], lengths[1], replace=False))
 
 
-def read_block(
-    matrix: DenseMatrix,
-    rows: Any,  # (m,) int
-    columns: Any,  # (k,) int
-) -> tuple[Any, Any]:
+def read_block(matrix: DenseMatrix, rows: Any, columns: Any) -> tuple[Any, Any]:  # rows (m,) int; columns (k,) int
     """Return the values (m, k) of some rows and columns, and which of them are observed; refuse infinite ones."""
     part = matrix.submatrix(rows, columns)
     observed = part.array == part.array
@@ -284,12 +257,7 @@ def refuse_largest(i: int, j: int, value: Any) -> NoReturn:
     )
 
 
-def _lattice(
-    shape: tuple[int, int],
-    size: int,
-    rng: np.random.Generator,
-    weight: Any,  # (n1,)
-) -> tuple[Any, Any]:
+def _lattice(shape: tuple[int, int], size: int, rng: np.random.Generator, weight: Any) -> tuple[Any, Any]:
     """Return the positions of about `size` entries: all crossings of some rows and columns, which lie in small groups.
 
     One group is drawn from each of as many equal parts of the axis, so that few chunks of a file are touched, yet all
@@ -315,11 +283,7 @@ def _spread_groups(n: int, count: int, group: int, rng: np.random.Generator) -> 
     return np.unique(first[:, None] + np.arange(group))
 
 
-def _weighted_groups(
-    weight: Any,  # (n,)
-    count: int,
-    rng: np.random.Generator,
-) -> Any:
+def _weighted_groups(weight: Any, count: int, rng: np.random.Generator) -> Any:  # weight (n,)
     """Return `count` indices drawn by their weights, with replacement, a few each from some stretches of neighbours."""
     starts = np.arange(0, len(weight), _NEIGHBOURS)
     total = np.add.reduceat(weight, starts)

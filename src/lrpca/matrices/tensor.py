@@ -27,8 +27,6 @@ _ARITHMETIC: dict[Any, Any] = {
 _ELEVEN_BITS = 2.0**-11
 # Random numbers that take the host longer than a GPU's passes.
 _MANY = 1 << 16
-# Entries that are searched for the largest one at a time.
-_PIECE = 1 << 24
 
 
 class TensorMatrix(DenseMatrix):
@@ -44,7 +42,7 @@ class TensorMatrix(DenseMatrix):
         self.array = array.detach()
         self.mask: Any = None if mask is None else mask.expand(array.shape)
         self._fast = False
-        self._room: dict[Any, Any] = {}  # memory that kernels share, and compiled kernels
+        self._cache: dict[Any, Any] = {}  # memory that kernels share, and compiled kernels
         self._transposed = 0 < array.stride(0) < array.stride(1) and min(self.shape) > 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,7 +51,7 @@ class TensorMatrix(DenseMatrix):
     def close(self) -> None:
         """End the threads, and free what passes have kept: results keep the matrix, and need none of it."""
         super().close()
-        self._room = {}
+        self._cache = {}
 
     def compute_roughly(self, roughly: bool) -> None:
         """Compute passes in single precision, though Y is stored in double; of single precision, by eleven bits."""
@@ -106,31 +104,8 @@ class TensorMatrix(DenseMatrix):
         other.arithmetic = self.arithmetic
         return other
 
-    def find_largest(self) -> tuple[int, int]:
-        """Return where the observed entry of the largest modulus is; the search is on the device."""
-        height = max(1, _PIECE // self.shape[1])
-        place, most = (0, 0), -1.0
-        for start in range(0, self.shape[0], height):
-            rows = slice(start, start + height)
-            sizes = torch.nan_to_num(self.array[rows].abs().double(), nan=-1.0, posinf=math.inf)
-            if self.mask is not None:
-                sizes = sizes.masked_fill(~self.mask[rows], -1.0)
-            found = int(sizes.argmax())
-            if float(sizes.flatten()[found]) > most:
-                i, j = divmod(found, self.shape[1])
-                place, most = (start + i, j), float(sizes.flatten()[found])
-        return place
-
     def run_pass(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        level: Levels,
-        *,
-        A: Any,  # (n2, ka)
-        B: Any,  # (n1, kb)
-        energy: bool = False,
-        grams: bool = False,
+        self, L: Any, R: Any, level: Levels, *, A: Any, B: Any, energy: bool = False, grams: bool = False
     ) -> Pass:
         """Read Y once, on its device; see `lrpca.kernels.reference` for what comes back."""
         from lrpca.kernels.gpu import tensor_pass
@@ -141,20 +116,9 @@ class TensorMatrix(DenseMatrix):
         if across:
             Y, mask = Y.T, None if mask is None else mask.T
             left, right, for_CA, for_CtB = right, left, for_CtB, for_CA
-        found = tensor_pass(
-            Y,
-            left,
-            right,
-            level,
-            A=for_CA,
-            B=for_CtB,
-            mask=mask,
-            arithmetic=_ARITHMETIC[self.arithmetic],
-            energy=energy,
-            grams=grams,
-            fast=self._fast and self.arithmetic == np.float32,
-            room=self._room,
-        )
+        fast = self._fast and self.arithmetic == np.float32
+        how = {"arithmetic": _ARITHMETIC[self.arithmetic], "energy": energy, "grams": grams, "fast": fast}
+        found = tensor_pass(Y, left, right, level, A=for_CA, B=for_CtB, mask=mask, cache=self._cache, **how)
         if across:
             found = found.transposed()
         # The products of a step, without weights: what it is made of comes along.

@@ -151,7 +151,7 @@ def _widest_gap(values: Any, k: int, rank: int) -> int:
 
 
 def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass) -> str | None:
-    """Record an iteration of stage k; X at rest ends the run only in the last stage."""
+    """Record an iteration of stage k; a stationary X ends the run only in the last stage."""
     residual, kept = run.survey.relative(last)
     reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept)
     return reason if k == run.rank or reason not in ("noise_floor", "stalled") else None

@@ -39,13 +39,8 @@ class Checkpoint:
     A search solves with one rank after the other, each larger than those before. After an interruption it makes the
     earlier solves again, without a checkpoint, and resumes the one that was interrupted.
 
-    Parameters
-    ----------
-    path : str or path-like
-    fingerprint : dict
-        What identifies the run (`checkpoint_of`). The file of another run raises an error.
-    watch : Watch, optional
-        The callback of a search for the rank.
+    The `fingerprint` identifies the run (`checkpoint_of`); the file of another run raises an error. `watch` is the
+    callback of a search for the rank.
     """
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any], watch: Watch | None = None) -> None:
@@ -94,8 +89,8 @@ class Checkpoint:
         except OSError as error:
             before = "; the state saved before is still there" if self._ours else ""
             raise OSError(
-                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}); make room or choose another "
-                f"place{before}"
+                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}); free space or choose "
+                f"another place{before}"
             ) from error
         self._kept, self._ours, self._written = None, True, time.monotonic()
 

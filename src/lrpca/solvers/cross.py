@@ -165,12 +165,7 @@ def draw_cross(matrix: DenseMatrix, sides: tuple[int, int], rng: np.random.Gener
     return Cross(*bands, core)
 
 
-def regress(
-    band: Band,  # (m, n)
-    known: Any,  # (m, r)
-    peak: Peak,
-    tol: float,
-) -> Fit:
+def regress(band: Band, known: Any, peak: Peak, tol: float) -> Fit:  # band (m, n); known (m, r)
     """Return robust coefficients of the columns of a band on known factors.
 
     Passes with a hard threshold, which follows the steps of the coefficients down to the noise of the `peak`. All

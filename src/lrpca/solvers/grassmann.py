@@ -38,11 +38,7 @@ _POWER_STEPS = 3
 _PIECE, _LEAST_COLUMNS = 1 << 16, 16
 _ROUNDINGS = 64.0
 
-OPTIONS = {
-    "trim": number(least=0, most=50),
-    "center": flag(),
-    "coefficients": choice("projection", "robust"),
-}
+OPTIONS = {"trim": number(least=0, most=50), "center": flag(), "coefficients": choice("projection", "robust")}
 
 
 def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: str = "robust") -> Solution:

@@ -81,7 +81,7 @@ def solve(
     run : Run
     sampling : {"fixed", "resample"}
         Keep the rows and columns drawn first (IRCUR-F), or draw new ones in every iteration (IRCUR-R): as many
-        iterations, each two or three times slower; with noise they do not come to rest.
+        iterations, each two or three times slower; with noise they do not converge.
     oversampling : float
         ``oversampling * rank * log(n)`` rows and columns are drawn, at least 60.
     gamma : float

@@ -22,15 +22,7 @@ _SPARE = 6.0
 
 
 class ListedResidual:
-    """Y - L Rᵀ on a list of entries.
-
-    Parameters
-    ----------
-    matrix : DenseMatrix
-    sample : float, optional
-        Probability with which each entry is taken; all observed ones if not given.
-    rng : numpy Generator
-    """
+    """Y - L Rᵀ on a list of entries: each taken with the probability `sample`, or all observed ones."""
 
     def __init__(self, matrix: DenseMatrix, rng: np.random.Generator, sample: float | None = None) -> None:
         from lrpca.kernels.observed import sort_by_columns

@@ -22,13 +22,7 @@ _TALL = ("L", "R", "factors")
 
 
 class Loop(ABC):
-    """The iteration of a solver, with all that it carries from one step to the next.
-
-    Parameters
-    ----------
-    matrix : DenseMatrix
-    rng : numpy.random.Generator
-    """
+    """The iteration of a solver, with all that it carries from one step to the next."""
 
     def __init__(self, matrix: DenseMatrix, rng: np.random.Generator) -> None:
         self.matrix, self.rng = matrix, rng
@@ -52,7 +46,7 @@ class Loop(ABC):
 
     @abstractmethod
     def outcome(self, reason: str) -> Solution:
-        """Return what the run leaves behind."""
+        """Return the solution of the run."""
 
     @abstractmethod
     def inner_state(self) -> dict[str, Any]:
@@ -95,19 +89,8 @@ def run_loop(
 ) -> Solution:
     """Run a loop to its end, from the beginning or from where its checkpoint stands.
 
-    Parameters
-    ----------
-    loop : Loop
-    max_iter : int
-        Most iterations, those before an interruption counted.
-    callback : callable, optional
-        Called after every iteration; True stops. Iterations before an interruption are not shown again.
-    checkpoint : Checkpoint, optional
-        Where to save what was done. What an error ends, or a callback, or `max_iter`, can go on from there.
-
-    Returns
-    -------
-    Solution
+    `max_iter` counts the iterations before an interruption, too; the `callback` does not see them again. What an error
+    ends, or a callback, or `max_iter`, can go on from the `checkpoint`.
     """
     try:
         reason = _begin(loop, checkpoint, max_iter)

@@ -68,7 +68,7 @@ def solve(
         Rules of the default to leave out (`lrpca.solvers.rules.RULES`).
     change : float, optional
         Stop, too, when X and S have both changed by less than this part of themselves (`lrpca.solvers.stationarity`),
-        without second looks; with ``tol=0`` by nothing else.
+        without convergence checks; with ``tol=0`` by nothing else.
     checkpoint : str or Path, optional
         File from which the run goes on if it was interrupted, and where it saves every iteration (fast ones once a
         second). It is deleted at the end, unless `max_iter` or the callback was that: the run can go on then, too.
@@ -157,7 +157,7 @@ class _Absolute(Loop):
             if self._standstill.reached(*self._split, self.factors()):
                 return "tol"
         verdict = absolute_verdict(self.history, self._tol)
-        # The residual of a row that was given up is as small as its threshold, whatever its error.
+        # The residual of a low-inlier row is as small as its threshold, whatever its error.
         lost = verdict == "tol" and lost_rows(self._result.kept, self._facts)
         return "stalled" if lost else verdict
 
@@ -166,13 +166,13 @@ class _Absolute(Loop):
         return self._L, self._R
 
     def outcome(self, reason: str) -> Solution:
-        """Return what the run leaves behind."""
+        """Return the solution of the run."""
         change = self.history[-1].change or 0.0 if self.history else 0.0
         kept = self._result.kept if self._result else None
         return Solution(self._L, self._R, self.history, reason, self._facts, kept, self._rank, change)
 
     def inner_state(self) -> dict[str, Any]:
-        """Return all that a step or a judgement looks at, after a step or the start; steps make new arrays."""
+        """Return all that a step or a judgement needs, after a step or the start; steps make new arrays."""
         asked = self._standstill is not None and self._standstill.is_asked
         return {
             "factors": [self._L, self._R],

@@ -38,7 +38,7 @@ class Method:
     schedule, row_weight : bool
         Whether it uses these arguments.
     exact : bool
-        Whether X + S = Y in the limit, even with noise: X at rest is then no reason to stop.
+        Whether X + S = Y in the limit, even with noise: a stationary X is then no reason to stop.
     streams : bool
         Whether it reads Y in blocks and allocates no array of its size.
     held : float

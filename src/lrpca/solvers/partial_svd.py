@@ -69,11 +69,7 @@ def random_basis(n: int, width: int, rng: np.random.Generator) -> Any:
     return rng.standard_normal((n, min(width, n)))
 
 
-def widened(
-    basis: Any,  # (n, k)
-    width: int,
-    rng: np.random.Generator,
-) -> Any:
+def widened(basis: Any, width: int, rng: np.random.Generator) -> Any:  # basis (n, k)
     """Return a basis of `width` columns: those given, and Gaussian ones of their size."""
     n, k = basis.shape
     if width <= k:

@@ -2,7 +2,7 @@
 
 Each row is fitted by itself: first least absolute deviations on a sample of its entries (robust to a minority of gross
 outliers), then a few redescending steps over all of them at the row's own noise level. Rows of which that explains too
-little are fitted again from a larger sample. Real rows are compiled; complex ones and annealed fits use NumPy.
+little are fitted again from a larger sample. Real rows are compiled; complex ones use NumPy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from lrpca.core.factors import solve_each, thin_svd
 from lrpca.kernels.threads import Threads
-from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype, observed_entries
 
 _BLOCK = 1 << 18
 # Entries that all threads take at a time, and one of them.
@@ -33,7 +33,6 @@ _INFINITE = "Y contains inf; mark missing entries with NaN"
 _PAIRS = 1 << 20
 _ABSOLUTE_STEPS = 15
 _REDESCENDING_STEPS = 25
-_HIGH, _FALL = 0.9, 0.25
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
 _TINY = float(np.finfo(float).tiny)
@@ -42,25 +41,15 @@ _ABSENT = 1e-10
 
 
 def robust_coefficients(
-    matrix: DenseMatrix,  # (m, n2)
-    R: Any,  # (n2, r)
-    noise: float,
-    *,
-    annealed: bool = False,
-    by_blocks: bool = False,
-    offset: Any = None,  # (n2,)
-) -> Any:
+    matrix: DenseMatrix, R: Any, noise: float, *, by_blocks: bool = False, offset: Any = None
+) -> Any:  # matrix (m, n2); offset (n2,)
     """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
 
     `offset` is taken off every row first. `noise` is the fitted noise level, 0 where it is not known: a row's own level
     is never taken below it. The coefficients of a real row depend on that row alone, to the bit.
 
-    An `annealed` fit lets the level start high and fall: for rows where a coefficient that only some entries depend on
-    may be wrong, while all the others are fitted exactly and the row's own level is zero. It needs a majority without
-    gross outliers.
-
-    Annealed and complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all:
-    the solvers use it, since a spurious component that explains a row would not be recognised.
+    Complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all: the solvers use
+    it, since a spurious component that explains a row would not be recognised.
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
@@ -73,8 +62,8 @@ def robust_coefficients(
         return np.zeros((matrix.shape[0], R.shape[1]), wide)
     Q, back = U[:, there], Vh[there].conj() / sizes[there, None]
     back[:, ~R.any(axis=0)] = 0.0
-    if annealed or by_blocks or wide.kind == "c":
-        return _by_blocks(matrix, Q, back, noise, offset, annealed)
+    if by_blocks or wide.kind == "c":
+        return _by_blocks(matrix, Q, back, noise, offset)
     return _by_rows(matrix, Q, back, noise, offset)
 
 
@@ -182,24 +171,22 @@ def _sampling_order(Q: Any) -> Any:
     return np.argsort(np.random.default_rng(0).exponential(size=n2) / chance)
 
 
-def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any, annealed: bool) -> Any:
-    """Return the coefficients of complex rows, and those of annealed fits, with NumPy."""
+def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any) -> Any:
+    """Return the coefficients of rows with NumPy."""
     coefficients = np.zeros((matrix.shape[0], back.shape[1]), Q.dtype)
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         values = np.asarray(block, Q.dtype)
         if offset is not None:
             values = values - offset
-        observed = values == values
-        if mask is not None:
-            observed &= mask
+        observed = observed_entries(values, mask)
         if np.isinf(values[observed]).any():
             raise ValueError(_INFINITE)
         values = np.where(observed, values, 0.0)
-        coefficients[start : start + len(values)] = _regress(values, observed, Q, noise, annealed) @ back
+        coefficients[start : start + len(values)] = _regress(values, observed, Q, noise) @ back
     return coefficients
 
 
-def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -> Any:
+def _regress(values: Any, observed: Any, Q: Any, noise: float) -> Any:
     size = np.where(observed, np.abs(values), np.nan)
     # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
     typical = 5 * row_quantile(size, 0.5)[:, None]
@@ -218,12 +205,10 @@ def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -
         bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
         weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
         coefficients = fit.coefficients(values, weights)
-    size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
-    ceiling = row_quantile(size, _HIGH) if annealed else np.zeros(len(size))
-    for step in range(_REDESCENDING_STEPS):
+    for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
-        level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(floor, ceiling * _FALL**step))
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
         kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
         weights = np.where(enough, kept, observed).astype(float)
         coefficients = fit.coefficients(values, weights)
@@ -233,20 +218,13 @@ def _regress(values: Any, observed: Any, Q: Any, noise: float, annealed: bool) -
 class LeastSquares:
     """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
 
-    def __init__(
-        self,
-        Q: Any,  # (n2, r)
-    ) -> None:
+    def __init__(self, Q: Any) -> None:  # Q (n2, r)
         self._Q, self._conjugate = Q, Q.conj()
         rank = Q.shape[1]
         self._tile = max(1, _PAIRS // max(1, rank * rank))
         self._pairs = self._pairs_of(0) if len(Q) <= self._tile else None
 
-    def coefficients(
-        self,
-        values: Any,  # (m, n2)
-        weights: Any,  # (m, n2)
-    ) -> Any:
+    def coefficients(self, values: Any, weights: Any) -> Any:  # values (m, n2); weights (m, n2)
         """Return the weighted least-squares coefficients of every row."""
         rank = self._Q.shape[1]
         grams = np.zeros((len(values), rank * rank), self._Q.dtype)
@@ -260,10 +238,7 @@ class LeastSquares:
         return (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), -1)
 
 
-def row_quantile(
-    size: Any,  # (m, n2), NaN where missing
-    share: float,
-) -> Any:
+def row_quantile(size: Any, share: float) -> Any:  # size (m, n2), NaN where missing
     """Return a quantile of the observed residuals of each row; 0 for rows without any."""
     count = np.sum(size == size, axis=1)
     place = np.minimum((share * count).astype(int), np.maximum(count - 1, 0))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # With more than four fifths of the entries in S, a small residual says nothing about X.
 _MOSTLY_REJECTED = 0.2
-# X is at rest if it has moved less than this part of `tol` for so many iterations, at a constant threshold.
+# X is stationary if it has moved less than this part of `tol` for so many iterations, at a constant threshold.
 _REST, _RESTING = 0.1, 3
 _CONSTANT = 0.99
 _NEXT_TO_NOTHING = 1e-5
@@ -200,7 +200,7 @@ class Run:
         return None if self.method.exact or self.method.measure != "residual" else self._verdict_at_rest(share)
 
     def _verdict_at_rest(self, share: float) -> str | None:
-        """Return "noise_floor" or, for a wrong X, "stalled" if X is at rest while the residual is above `tol`."""
+        """Return "noise_floor" or, for a wrong X, "stalled" if X is stationary while the residual is above `tol`."""
         last = self.history[-1]
         before = self.history[-2] if len(self.history) > 1 else None
         limit = max(_REST * self.tol, self._rounding)

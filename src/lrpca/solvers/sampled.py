@@ -42,7 +42,7 @@ from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.run import Factors, Run
 
-# Passes over Y after which the full method solves Y, if X is not at rest.
+# Passes over Y after which the full method solves Y, if X is not stationary.
 _MOST_PASSES = 4
 # The least number of sampled rows and columns for each component.
 _LEAST_PER_COMPONENT = 4
@@ -60,10 +60,7 @@ _LOUD, _CLEAN, _LIKE_NOISE = 0.3, 4.0, 1.3
 _AT_REST = ("tol", "noise_floor")
 _TINY = 1e-300
 
-OPTIONS = {
-    "side": integer(8),
-    "passes": integer(0),
-}
+OPTIONS = {"side": integer(8), "passes": integer(0)}
 
 
 def solve(run: Run, *, side: int | None = None, passes: int | None = None) -> Solution:
@@ -223,7 +220,7 @@ def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
 
 
 def _is_plain(core: DenseMatrix, sample: Sample, solution: Solution) -> bool:
-    """Tell whether a solution of the block is at rest, has no low-inlier rows, and leaves nothing but noise."""
+    """Tell whether a solution of the block is stationary, has no low-inlier rows, and leaves nothing but noise."""
     assert solution.survey is not None and solution.kept is not None
     if solution.reason not in _AT_REST or lost_rows(solution.kept, solution.survey):
         return False

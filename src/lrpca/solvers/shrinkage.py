@@ -41,10 +41,7 @@ class Shrinkage:
         self._predicted = min(_FIRST, *shape)
         self._basis = random_basis(shape[1], self._predicted + OVERSAMPLING, rng)
 
-    def largest(
-        self,
-        M: Any,  # (n1, n2)
-    ) -> float:
+    def largest(self, M: Any) -> float:  # M (n1, n2)
         """Return the largest singular value of M, and remember its neighbourhood."""
         svd, value = _step(M, self._basis), 0.0
         while abs(svd.values[0] - value) > _LARGEST_RTOL * value:
@@ -52,12 +49,7 @@ class Shrinkage:
         self._basis = svd.V
         return value
 
-    def apply(
-        self,
-        M: Any,  # (n1, n2)
-        level: float,
-        tolerance: float,
-    ) -> PartialSVD:
+    def apply(self, M: Any, level: float, tolerance: float) -> PartialSVD:  # M (n1, n2)
         """Return the triplets of M above the level, their values less the level.
 
         The product is accurate to about `tolerance`. Values just above the level, where the spectrum is dense and

@@ -25,10 +25,7 @@ _PIECE = 1 << 18
 class DenseResidual:
     """The residual of a dense matrix, in a buffer of its size.
 
-    Attributes
-    ----------
-    levels : tuple of ndarray (n1,), (n2,)
-        From which |D| on an entry of a row, and of a column, was rejected the last time.
+    `levels` (n1,), (n2,) are those from which on |D| of a row, and of a column, was rejected the last time.
     """
 
     def __init__(self, matrix: DenseMatrix, norm: float, observed: float) -> None:

@@ -33,17 +33,13 @@ from lrpca.solvers.run import Run
 from lrpca.solvers.shrinkage import Shrinkage
 from lrpca.solvers.step import directions, take_pass
 
-OPTIONS = {
-    "weight": number(above=0),
-    "noise_level": number(above=0),
-    "debias": flag(),
-}
+OPTIONS = {"weight": number(above=0), "noise_level": number(above=0), "debias": flag()}
 
 # Continuation: the first μ in units of σ_1(Y), and by what it falls per iteration.
 _FIRST, _FALL = 0.99, 0.8
-# No entry moves by more than λμ in a step: where μ is small, X is at rest when ‖X - Z‖ is small in units of √r μ, not
-# of ‖X‖. μ falls once that is nearly so.
-_AT_REST, _NEARLY = 1e-4, 0.03
+# No entry moves by more than λμ in a step: where μ is small, X is stationary when ‖X - Z‖ is small in units of √r μ,
+# not of ‖X‖. μ falls once that is nearly so.
+_STATIONARY, _NEARLY = 1e-4, 0.03
 _ROUNDINGS = 4.0
 # σ is at least this part of the median entry: without noise the program is PCP, and μ has to end somewhere.
 _LEAST_NOISE = {"single": 1e-5, "double": 1e-7}
@@ -100,7 +96,7 @@ def _pursue(run: Run, weight: float, last_mu: float) -> tuple[Any, Any, str]:
         L, R = svd.factors()
         reason = run.record(L, R, threshold=weight * mu, step=1.0, residual=norm, kept=kept)
         distance = _distance(run, left, right, L, R) / (mu * math.sqrt(max(1, L.shape[1])))
-        if reason is not None and (reason != "tol" or (mu == last_mu and distance <= _AT_REST)):
+        if reason is not None and (reason != "tol" or (mu == last_mu and distance <= _STATIONARY)):
             return L, R, reason
         t, t_before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
         momentum = (t_before - 1) / t

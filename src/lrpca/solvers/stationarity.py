@@ -59,15 +59,9 @@ class Iterate(NamedTuple):
 
 
 class StationarityTest:
-    """Test in each iteration whether X and S are stationary.
+    """Test in each iteration whether X and S are stationary: both change by less than `limit`, relatively.
 
-    Parameters
-    ----------
-    matrix : DenseMatrix
-    sample : Sample
-        Random observed entries.
-    limit : float, optional
-        Relative change of X and S below which they are stationary; the test always fails if not given.
+    Without a limit, the test always fails.
     """
 
     def __init__(self, matrix: DenseMatrix, sample: Sample, limit: float | None) -> None:

@@ -13,15 +13,7 @@ from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 
 
-def take_pass(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    level: Levels,
-    weight: Any,  # (n1,)
-    *,
-    grams: bool = False,
-) -> Pass:
+def take_pass(matrix: DenseMatrix, L: Any, R: Any, level: Levels, weight: Any, *, grams: bool = False) -> Pass:
     """Return the pass at L Rᵀ with the products C R̄ and Cᵀ W L̄ of the update."""
     A = R.conj() if np.iscomplexobj(R) else R
     B = L.conj() if weight is None else L.conj() * weight[:, None]
@@ -33,14 +25,7 @@ def without_sides(result: Pass) -> Pass:
     return result if result.report is None else replace(result, report=result.report.counts_only())
 
 
-def directions(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int | None = None,
-) -> tuple[Any, Any]:
+def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: int | None = None) -> tuple[Any, Any]:
     """Return ΔL and ΔR of a step of length 1 along the scaled or the tangent direction."""
     if not isinstance(L, np.ndarray) or not isinstance(result.CA, np.ndarray):
         from lrpca.matrices.device import step as device_step
@@ -56,13 +41,7 @@ def directions(
 
 
 def stepped(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int,
-    length: float,
+    L: Any, R: Any, result: Pass, update: str, weight: Any, present: int, length: float
 ) -> iteration.Retracted | None:
     """Return the best matrix of the same rank after a step of some length, or None where numbers ran away."""
     if not isinstance(L, np.ndarray):

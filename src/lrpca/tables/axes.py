@@ -42,13 +42,7 @@ class PrincipalAxes:
         return PrincipalAxes(self.mean, self.components[:count], self.singular_values[:count], self.scores[:, :count])
 
 
-def principal_axes(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    *,
-    center: bool,
-    weight: Any = None,  # (n1,)
-) -> PrincipalAxes:
+def principal_axes(L: Any, R: Any, *, center: bool, weight: Any = None) -> PrincipalAxes:
     """Return the principal axes of the rows of L Rᵀ, as many as there are."""
     Q = orthonormal(R)
     along = L @ (R.T @ Q)
@@ -62,9 +56,7 @@ def principal_axes(
     return PrincipalAxes(Q @ middle, components, values, (along @ turn.T) * signs)
 
 
-def with_fixed_signs(
-    components: Any,  # (k, n2)
-) -> tuple[Any, Any]:
+def with_fixed_signs(components: Any) -> tuple[Any, Any]:  # components (k, n2)
     """Return the components with the entry of largest modulus of each positive, and the signs (k,)."""
     if not len(components):
         return components, np.ones(0)
@@ -74,12 +66,7 @@ def with_fixed_signs(
 
 
 def extended_axes(
-    matrix: DenseMatrix,
-    axes: PrincipalAxes,
-    count: int,
-    threshold: float,
-    *,
-    weight: Any = None,  # (n1,)
+    matrix: DenseMatrix, axes: PrincipalAxes, count: int, threshold: float, *, weight: Any = None
 ) -> PrincipalAxes:
     """Return `count` axes where fewer exceed the noise: the next ones are those of the cleaned residual.
 

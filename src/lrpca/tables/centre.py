@@ -21,10 +21,7 @@ GOLDEN = 0.6180339887498949
 _SAMPLE, _LEAST_ROWS = 1 << 24, 1000
 
 
-def column_medians(
-    values: Any,  # (m, p), NaN = missing
-    weight: Any,  # (m,)
-) -> Any:
+def column_medians(values: Any, weight: Any) -> Any:  # values (m, p), NaN = missing; weight (m,)
     """Return the medians (p,) of the columns, as of so many equal rows; 0 for columns without values."""
     m, p = values.shape
     values = np.ascontiguousarray(values.T)

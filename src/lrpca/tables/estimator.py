@@ -186,19 +186,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Fit the model and return the scores of the training rows, as `transform` gives them.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-        y : None
-            Not used.
-        sample_weight : array-like (n_samples,), optional
-
-        Returns
-        -------
-        ndarray (n_samples, n_components)
-        """
+        """Fit the model and return the scores (n_samples, n_components) of its rows; arguments as of `fit`."""
         return self.fit(X, sample_weight=sample_weight).transform(X)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> RobustPCA:
@@ -206,18 +194,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
         Continues from `fit` or earlier calls. With too few rows there are fewer components than requested.
 
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-            NaN is missing. Arrays that are read in blocks are read band by band.
-        y : None
-            Not used.
-        sample_weight : array-like (n_samples,), optional
-
-        Returns
-        -------
-        RobustPCA
-            Itself.
+        Arguments are those of `fit`. Arrays that are read in blocks are read band by band.
         """
         first = not hasattr(self, "components_")
         with _unchanged_by_failure(self):
@@ -332,18 +309,7 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self._of_rows(X, RowModel.log_likelihood, np.zeros(0))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of rows, see `score_samples`.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-        y : None
-            Not used.
-
-        Returns
-        -------
-        float
-        """
+        """Return the mean log-likelihood of rows, see `score_samples`; `y` is not used."""
         return float(np.mean(self.score_samples(X)))
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from lrpca.core.influence import everything
 from lrpca.core.units import showing_units, unit_of
-from lrpca.decompose import Arguments, Complaint, decompose_quietly
+from lrpca.decompose import Arguments, WarningText, decompose_with_warnings
 from lrpca.decomposition.result import Decomposition
 from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
@@ -85,7 +85,7 @@ class _Solution:
     low_rank: Decomposition | None
     n_iter: int
     converged: bool
-    warnings: list[Complaint]
+    warnings: list[WarningText]
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     return _Solution(axes, noise, left, threshold, total, None, moments.n_iter, moments.converged, warnings)
 
 
-def _no_gap(variances: Any, count: int) -> list[Complaint]:
+def _no_gap(variances: Any, count: int) -> list[WarningText]:
     gap = math.sqrt(variances[count - 1] / max(float(variances[count]), float(np.finfo(float).tiny)))
     if gap >= CLEAR:
         return []
@@ -325,7 +325,7 @@ def _without_low_inlier_rows(low_rank: Decomposition, weight: Any) -> Any:
 
 def _low_rank(
     matrix: DenseMatrix, settings: Settings, weight: Any, for_centre: int = 1
-) -> tuple[Decomposition | None, list[Complaint]]:
+) -> tuple[Decomposition | None, list[WarningText]]:
     """Return the low-rank part, with a component for the centre; None where the table is too narrow to have one.
 
     Medians, once subtracted, leave a component of their own: the distance of the centre from them.
@@ -346,7 +346,7 @@ def _low_rank(
         row_weight=weight,
     )
     data = as_matrix(matrix) if isinstance(matrix, ChunkedMatrix) else matrix.array
-    return decompose_quietly(data, rank, arguments)
+    return decompose_with_warnings(data, rank, arguments)
 
 
 def _completed(

@@ -25,7 +25,7 @@ from lrpca.core.linalg import eigh
 from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.kernels.threads import Threads
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.matrices.sample import Sample, draw_sample
 from lrpca.solvers.rows import row_quantile
 
@@ -109,12 +109,8 @@ def with_filled_gaps(matrix: DenseMatrix, plain: Decomposition) -> Decomposition
 
 
 def posterior_mean(
-    matrix: DenseMatrix,  # (n1, n2) real
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    noise: float,
-    threshold: float,
-) -> tuple[Any, Any]:
+    matrix: DenseMatrix, L: Any, R: Any, noise: float, threshold: float
+) -> tuple[Any, Any]:  # matrix (n1, n2) real
     """Return factors of the posterior mean of the low-rank part, given what was observed and is no outlier.
 
     A centre is one of the components: its prior variance is large, and rows without any entry get the mean row. The
@@ -237,7 +233,7 @@ def _sizes(sample: Sample, rows: _Side, columns: _Side) -> Any:
 def _read(block: DenseMatrix) -> tuple[Any, Any]:
     """Return a block in double precision, 0 where missing, and where it was observed."""
     values = np.asarray(block.array, np.float64)
-    observed = values == values if block.mask is None else (values == values) & block.mask
+    observed = observed_entries(values, block.mask)
     return np.where(observed, values, 0.0), observed
 
 

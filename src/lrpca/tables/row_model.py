@@ -17,7 +17,7 @@ import numpy as np
 from lrpca.core.factors import normal_form
 from lrpca.decomposition.result import Decomposition, Diagnosis
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.matrices.sample import draw_sample
 from lrpca.solvers.rows import robust_coefficients
 from lrpca.tables.bands import each_band
@@ -115,20 +115,13 @@ class RowModel:
         """Return which entries of rows are outliers, (m, n2)."""
         return self.decompose(matrix).outliers
 
-    def rows(
-        self,
-        scores: Any,  # (m, k)
-    ) -> Any:
+    def rows(self, scores: Any) -> Any:  # scores (m, k)
         """Return the clean rows (m, n2) of scores."""
         return scores @ self.components + self.mean * self.unit
 
     def decomposition(
-        self,
-        matrix: DenseMatrix,  # (n1, n2)
-        scores: Any,  # (n1, k)
-        source: Decomposition | None = None,
-        method: str = "lrpca",
-    ) -> Decomposition:
+        self, matrix: DenseMatrix, scores: Any, source: Decomposition | None = None, method: str = "lrpca"
+    ) -> Decomposition:  # matrix (n1, n2); scores (n1, k)
         """Return rows ``mean + scores components`` as a decomposition; `source` is the fit that they come from."""
         n1, n2 = matrix.shape
         mean = self.mean
@@ -178,7 +171,7 @@ class RowModel:
         spread = np.sqrt(noise**2 + rest)
         first = robust_coefficients(part, V[:leading].T, float(np.sqrt(np.mean(spread**2))), offset=self.mean)
         values = np.asarray(part.dense_rows(slice(0, part.shape[0])), np.float64) - self.mean
-        observed = values == values if part.mask is None else (values == values) & part.mask
+        observed = observed_entries(values, part.mask)
         values = np.where(observed, values, 0.0)
         kept = observed & (np.abs(values - first @ V[:leading]) <= _OUTLYING * spread)
         # A row that the leading axes do not explain at all is taken as it is.

@@ -94,10 +94,7 @@ class Problem:
         return float(np.linalg.norm(tangent) / share / np.linalg.norm(self.X)) if share else np.inf
 
 
-def row_grams(
-    weights: Any,  # (n1, n2)
-    R: Any,  # (n2, r)
-) -> Any:
+def row_grams(weights: Any, R: Any) -> Any:  # weights (n1, n2)
     """Return the Gram matrix of R over the weighted entries of each row, (n1, r, r)."""
     r = R.shape[1]
     return (weights @ np.einsum("jk,jl->jkl", R, R).reshape(len(R), r * r)).reshape(-1, r, r)
@@ -239,10 +236,7 @@ def _positions(placement: str, shape: tuple[int, int], share: float, rng: np.ran
     return np.concatenate(rows or [[]]).astype(int)
 
 
-def column_space(
-    X: Any,  # (n1, n2)
-    rank: int,
-) -> Any:
+def column_space(X: Any, rank: int) -> Any:  # X (n1, n2)
     """Return an orthonormal basis (n1, rank) of the columns of a matrix of that rank."""
     sketch = X @ np.random.default_rng(0).standard_normal((X.shape[1], rank))
     return np.linalg.qr(X @ (X.conj().T @ np.linalg.qr(sketch)[0]))[0]

@@ -95,11 +95,7 @@ def random_problem(random_state: int, **fixed: Any) -> Problem:
     )
 
 
-def _determined(
-    X: Any,  # (n1, n2)
-    clean: Any,  # (n1, n2) bool
-    rank: int,
-) -> bool:
+def _determined(X: Any, clean: Any, rank: int) -> bool:  # X (n1, n2); clean (n1, n2) bool
     """Tell whether the clean entries of every row determine its coefficients."""
     if clean.sum(1).min() <= min(_CLEAN_PER_RANK * rank, X.shape[1] // 2):
         return False

@@ -47,7 +47,7 @@ def sample_coefficients(
     rank: int,
 ) -> Floats:  # (m, r)
     """Return the coefficients of the samples: left factors of a robust low-rank fit, of mean square one."""
-    from lrpca.decompose import Arguments, decompose_quietly
+    from lrpca.decompose import Arguments, decompose_with_warnings
 
     flat = np.ones((len(picked), 1), np.float32)
     rank = min(rank, max(1, len(picked) // 4), picked.shape[1] // 4)
@@ -56,7 +56,7 @@ def sample_coefficients(
     options = {"without": ["residual_structure", "other_fits"]}
     arguments = Arguments(max_iter=_ITERATIONS, random_state=0, options=options)
     while True:
-        result, _ = decompose_quietly(picked, rank, arguments)
+        result, _ = decompose_with_warnings(picked, rank, arguments)
         others = np.abs(result.R[:, 1:])
         touched = np.mean(others > 0.5 * np.sqrt(np.mean(others**2, axis=0)), axis=0)
         waver = np.abs(np.diff(result.L[:, 1:], axis=0)).mean(axis=0) / np.maximum(result.L[:, 1:].std(axis=0), _TINY)
@@ -116,7 +116,7 @@ def fit_basis(samples: Bytes, coefficients: Floats, before: Floats | None, threa
 
 def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis: Floats) -> tuple[Floats, Floats]:
     """Refine Rᵀ by passes over the bytes of the window; return it and the coefficients of the samples."""
-    from lrpca.decompose import Arguments, decompose_quietly
+    from lrpca.decompose import Arguments, decompose_with_warnings
     from lrpca.schedule import Schedule
 
     R = np.ascontiguousarray(basis.T)
@@ -132,7 +132,7 @@ def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis
             cutoff=2.0,
         )
         arguments = Arguments(schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=_PASSES)
-        result, _ = decompose_quietly(window, rank, arguments)
+        result, _ = decompose_with_warnings(window, rank, arguments)
         # The factors come back in another gauge. Going back to the old one lets the next window start from here.
         gauge = least_squares(coefficients, result.L)
         R = result.R @ gauge.T

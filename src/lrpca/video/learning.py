@@ -31,17 +31,8 @@ _BEYOND = 8
 class SceneLearner:
     """Collects samples and keeps the scene up to date.
 
-    Parameters
-    ----------
-    shape : (int, int, int)
-        Height, width and channels of the frames that are solved.
-    rank : int
-        Components of the background.
-    sensitivity : float
-    region : ndarray of bool (height, width), optional
-        Where objects are marked.
-    most_samples : int
-        Number of frames that the scene is learned from.
+    `shape` is height, width and channels of the frames that are solved, `region` (height, width) where objects are
+    marked, `most_samples` the number of frames that the scene is learned from.
     """
 
     def __init__(

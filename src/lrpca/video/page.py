@@ -168,9 +168,6 @@ def _opening(report: Report) -> int:
     return round(max(early, key=lambda moment: moment.area).index / preview.step)
 
 
-# ------------------------------------------------------------------------------------------- the chart
-
-
 def _scale(area: NDArray[np.float64]) -> tuple[float, list[float]]:
     """Return the top of the chart and the round numbers at which it has lines."""
     peak = max(float(area.max()), 1e-4)
@@ -202,9 +199,6 @@ def _times(report: Report) -> str:
     marks = np.arange(0, 0.97 * seconds, interval).tolist()
     whole = interval >= 1
     return "".join(f'<span style="left:{100 * t / seconds:.2f}%">{_clock(t, whole=whole)}</span>' for t in marks)
-
-
-# ------------------------------------------------------------------------------------------- words
 
 
 def _clock(seconds: float, *, whole: bool = False) -> str:

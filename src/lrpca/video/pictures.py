@@ -54,9 +54,6 @@ def describe_error(error: BaseException) -> str:
     return str(text).splitlines()[0].rstrip(".")
 
 
-# --- from PyAV to arrays -------------------------------------------------------------------------------------------
-
-
 def has_colour(pixels: VideoFormat) -> bool:
     """Tell whether a pixel format has more than brightness and transparency."""
     return pixels.has_palette or not all(part.is_luma or part.is_alpha for part in pixels.components)
@@ -99,9 +96,6 @@ def _full_range_table() -> NDArray[np.uint16]:
     single = np.clip(np.floor((np.arange(256) - 16) * (255 / 219) + 0.5), 0, 255).astype(np.uint8)
     pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
     return np.asarray(single[pairs].view(np.uint16), np.uint16)
-
-
-# --- picture files -------------------------------------------------------------------------------------------------
 
 
 def is_picture(file: Path) -> bool:
@@ -189,9 +183,6 @@ def encode_picture(frame: Any, kind: Literal["png", "jpeg"] = "png", *, quality:
     encoder.thread_count = 1
     picture.pts = 0
     return b"".join(bytes(packet) for packet in (*encoder.encode(picture), *encoder.encode(None)))
-
-
-# --- from arrays to PyAV -------------------------------------------------------------------------------------------
 
 
 def check_frame(frame: Any) -> Frame:

@@ -345,9 +345,7 @@ def _thumbnail(picture: VideoFrame, mask: VideoFrame) -> bytes:
     return encode_picture(small, "jpeg")
 
 
-def outline(
-    mask: NDArray[np.bool_],  # (height, width)
-) -> NDArray[np.bool_]:
+def outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:  # mask (height, width)
     """Return the pixels on both sides of the border of a mask; the edge of the picture is no border."""
     border = np.zeros_like(mask)
     across, down = mask[:, 1:] != mask[:, :-1], mask[1:] != mask[:-1]

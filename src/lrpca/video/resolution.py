@@ -39,10 +39,7 @@ class Resolution:
         """Height and width of the solution; an incomplete square at the edge counts."""
         return -(-self.height // self.factor), -(-self.width // self.factor)
 
-    def reduce(
-        self,
-        frame: Bytes,  # (height, width[, channels])
-    ) -> Bytes:
+    def reduce(self, frame: Bytes) -> Bytes:  # frame (height, width[, channels])
         """Return the frame averaged over squares; an incomplete one averages the pixels it has."""
         if self.factor == 1:
             return frame
@@ -57,10 +54,7 @@ class Resolution:
         """Return the squares that hold some of the region; None stands for everything."""
         return None if region is None else np.asarray(self.reduce(region.astype(np.uint8) * 255) > 0)
 
-    def enlarge(
-        self,
-        picture: NDArray[np.generic],  # (h, w[, channels])
-    ) -> NDArray[np.generic]:
+    def enlarge(self, picture: NDArray[np.generic]) -> NDArray[np.generic]:  # picture (h, w[, channels])
         """Return the picture with every pixel repeated in both directions, cut to size."""
         if self.factor == 1:
             return picture

@@ -34,15 +34,8 @@ class Part:
 class Windows:
     """The windows of a clip; iterating over them gives their parts, and stores here what was found.
 
-    Parameters
-    ----------
-    reader : FrameReader
-        The clip.
-    source : array, path or iterable
-        What it was opened from: an array of bytes is read in place.
-    request : Request
-    keep_scenes : bool
-        Whether all scenes are kept, or only the last one.
+    `source` is what the `reader` was opened from: an array of bytes is read in place. With `keep_scenes`, all scenes
+    are kept, otherwise only the last one.
     """
 
     def __init__(self, reader: FrameReader, source: Any, request: Request, *, keep_scenes: bool) -> None:

@@ -329,13 +329,7 @@ class PictureFolder(ClipWriter):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        height: int,
-        width: int,
-        rate: float | None = None,
-        *,
-        channels: int = 3,
+        self, path: str | os.PathLike[str], height: int, width: int, rate: float | None = None, *, channels: int = 3
     ) -> None:
         super().__init__(path, height, width, channels)
         check_folder(self.path)

@@ -178,9 +178,6 @@ def _known() -> str:
     return ", ".join([*METHODS, *OTHERS])
 
 
-# ------------------------------------------------------------------------------------------------ calls
-
-
 @dataclass(frozen=True)
 class Answer:
     """What a method returns."""
@@ -211,11 +208,7 @@ class Task:
         return {name: value for name, value in self.settings.items() if name not in ("tol", "max_iter")}
 
 
-def solve(
-    task: Task,
-    Y: Any,  # (n1, n2)
-    callback: Callback,
-) -> Answer:
+def solve(task: Task, Y: Any, callback: Callback) -> Answer:
     """Run a method on a matrix, showing each iterate to `callback`."""
     if task.name in METHODS:
         return _ours(task, Y, callback)

@@ -45,16 +45,8 @@ LEFT = ("method", "status")  # columns of words
 _NOTE = 120
 # The colour of the default, and others, readable on white and on near-black; they repeat with other dashes.
 _COLOURS = (
-    "#2563eb",
-    "#d9730d",
-    "#0f8a5f",
-    "#c2357a",
-    "#7c5cd6",
-    "#b08900",
-    "#0e8fb3",
-    "#a3532b",
-    "#5f8f1f",
-    "#7b8794",
+    *("#2563eb", "#d9730d", "#0f8a5f", "#c2357a", "#7c5cd6"),
+    *("#b08900", "#0e8fb3", "#a3532b", "#5f8f1f", "#7b8794"),
 )
 _DASHES = ("-", "--", ":", "-.")
 _CAPTION = "Both axes logarithmic. A dot ends a run, a cross one that was stopped or failed."
@@ -84,9 +76,6 @@ def to_csv(contest: Contest) -> str:
     writer.writeheader()
     writer.writerows(vars(entry) | {"settings": settings_text(entry)} for entry in contest.entries)
     return buffer.getvalue()
-
-
-# ------------------------------------------------------------------------------------------------ the table
 
 
 def columns(contest: Contest) -> list[str]:
@@ -148,9 +137,6 @@ def _short(value: Any, form: str = ".3g") -> str:
     return format(value, form) if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------------------------------------ the plot
-
-
 def draw(contest: Contest, ax: Axes) -> None:
     """Draw error against time of every method."""
     from matplotlib.ticker import LogFormatter
@@ -181,9 +167,6 @@ def draw(contest: Contest, ax: Axes) -> None:
     ax.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
     if ax.lines:
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9, handlelength=3.2)
-
-
-# ------------------------------------------------------------------------------------------------ the page
 
 
 def _page(contest: Contest, picture: Picture) -> Page:

@@ -41,9 +41,6 @@ _COMMAND = (sys.executable, "-P", "-c", "from lrpca.bench.contest.process import
 _WARM_SHAPE, _WARM_ITERATIONS = (220, 180), (3, 60)
 
 
-# ------------------------------------------------------------------------------------------------ the parent
-
-
 @dataclass
 class Account:
     """What is known of a method's run so far."""
@@ -167,9 +164,6 @@ def _last_line(status: int | None, errors: IO[str]) -> str:
     return f"{how}: {lines[-1]}" if lines else how
 
 
-# ------------------------------------------------------------------------------------------------ the worker
-
-
 @dataclass
 class Recorder:
     """Measures every iterate of a call, off the clock, and asks to stop when the time is up."""
@@ -236,10 +230,7 @@ def work(job: dict[str, Any], channel: IO[str]) -> None:
     tell(channel, "result", **_scores(task, Y, answer, recorder, parts.get("outliers")))
 
 
-def warm_up(
-    task: Task,
-    Y: Any,  # (n1, n2)
-) -> None:
+def warm_up(task: Task, Y: Any) -> None:
     """Run on tiny problems of the same kind, so that nothing is compiled or loaded on the clock."""
     from lrpca.testing import planted
 

@@ -22,10 +22,7 @@ _ABSENT = 1e-6
 _SPARE = 50
 
 
-def factored(
-    X: Any,  # (n1, n2)
-    rank: int,
-) -> Any:
+def factored(X: Any, rank: int) -> Any:  # X (n1, n2)
     """Return the true low-rank matrix as factors (A, B) if it has that rank, else as it is."""
     wide = np.complex128 if np.iscomplexobj(X) else np.float64
     # Twice X on a random sketch spans its columns to rounding even where it is ill-conditioned.
@@ -38,12 +35,7 @@ def factored(
     return (A, B) if math.sqrt(sum(squares)) <= _EXACT * float(np.linalg.norm(B)) else X
 
 
-def factored_error(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    A: Any,  # (n1, k)
-    B: Any,  # (n2, k)
-) -> float:
+def factored_error(L: Any, R: Any, A: Any, B: Any) -> float:  # A (n1, k); B (n2, k)
     """Return ‖L Rᵀ - A Bᵀ‖ / ‖A Bᵀ‖ by QR: a difference of Gram matrices would lose half of the digits."""
     sides = ((np.hstack([L, -A]), np.hstack([R, B])), (A, B))
     difference, size = (np.linalg.norm(np.linalg.qr(a)[1] @ np.linalg.qr(b)[1].T) for a, b in sides)
@@ -75,12 +67,7 @@ def rows_of(answer: Any, rows: slice) -> Any:
 
 
 class Probe:
-    """A fixed sample of observed entries on which residuals are measured.
-
-    Parameters
-    ----------
-    Y : ndarray (n1, n2)
-    """
+    """A fixed sample of observed entries of Y on which residuals are measured."""
 
     def __init__(self, Y: Any) -> None:
         rng = np.random.default_rng(0)
@@ -119,11 +106,8 @@ class Probe:
 
 
 def count_outliers(
-    Y: Any,  # (n1, n2)
-    answer: Any,
-    threshold: Any,
-    truth: Any,  # (n1, n2) bool, or None
-) -> dict[str, float | None]:
+    Y: Any, answer: Any, threshold: Any, truth: Any
+) -> dict[str, float | None]:  # truth (n1, n2) bool, or None
     """Return the share of observed entries beyond a threshold and, where the true ones are known, how many it found.
 
     `threshold` is a number or broadcasts to Y.
@@ -146,10 +130,7 @@ def count_outliers(
     }
 
 
-def numerical_rank(
-    X: Any,  # (n1, n2)
-    expected: int,
-) -> int:
+def numerical_rank(X: Any, expected: int) -> int:  # X (n1, n2)
     """Return how many singular values of a matrix are not negligible; at most a few more than expected are counted."""
     width = min(*X.shape, 2 * expected + _SPARE)
     sketch = np.random.default_rng(0).standard_normal((X.shape[1], width))

@@ -68,9 +68,6 @@ class Rule:
     patience: int | None = None  # stop also when the error has fallen by less than a tenth in so many iterations
 
 
-# ------------------------------------------------------------------------------------------------ methods
-
-
 def ours(setup: Setup) -> Method:
     """Return the default of this library."""
     return Method(OURS, {setting: {} for setting in setup.settings}, "the rank")
@@ -133,11 +130,7 @@ def tuned_altproj(setup: Setup, say: Say, residual: float | None = None) -> Meth
 
 
 def _tuned(
-    method: str,
-    candidates: Callable[[Setting], list[dict[str, float]]],
-    setup: Setup,
-    say: Say,
-    residual: float | None,
+    method: str, candidates: Callable[[Setting], list[dict[str, float]]], setup: Setup, say: Say, residual: float | None
 ) -> Method:
     """Return a method with the options that do best on two more problems for each setting.
 
@@ -189,9 +182,6 @@ def _score(
         if not arrived:
             return math.inf, worst
     return total, worst
-
-
-# ------------------------------------------------------------------------------------------------ runs
 
 
 def run_all(
@@ -266,9 +256,6 @@ def run_method(method: Method, problem: Problem, setting: Setting, seed: int, ru
 
 def _mean_seconds(history: Sequence[Record]) -> float:
     return float(f"{np.mean([record.seconds or 0.0 for record in history]):.4g}") if history else 0.0
-
-
-# ------------------------------------------------------------------------------------------------ trainings
 
 
 def train(

@@ -157,9 +157,6 @@ def _command(name: str, quick: bool, repeat: int | None, seed: int, videos: Sequ
     return shlex.join(parts)
 
 
-# ------------------------------------------------------------------------------------------------ the page
-
-
 def compose(experiment: Experiment, record: Mapping[str, Any]) -> report.Page:
     """Return the page of a stored or fresh result: the plot, the claims, the numbers, and how they were measured."""
     m = experiment.read(record)

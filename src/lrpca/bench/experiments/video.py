@@ -63,9 +63,6 @@ PAPER = {
 FASTER = 0.5
 
 
-# ------------------------------------------------------------------------------------------------ clips
-
-
 @dataclass(frozen=True)
 class Clip:
     """A video of the paper's table, and the footage that replaces it."""
@@ -140,10 +137,7 @@ def find_footage(clips: Sequence[Clip], videos: Sequence[str]) -> list[Path]:
     return paths
 
 
-def load_clip(
-    path: Path,
-    clip: Clip,
-) -> Frames:  # (n_frames, height * width)
+def load_clip(path: Path, clip: Clip) -> Frames:  # (n_frames, height * width)
     """Return a clip of the asked size as a matrix, one frame per row.
 
     Frames are cropped to the aspect ratio around their middle and scaled by averaging. What is longer than needed is
@@ -178,9 +172,6 @@ def scaled(picture: Any, width: int, height: int) -> Frames:
         return np.asarray(picture)
     frame = lrpca.video.pictures.require_av().VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="gray")
     return np.asarray(frame.reformat(width=width, height=height, interpolation="AREA").to_ndarray())
-
-
-# ------------------------------------------------------------------------------------------------ runs
 
 
 def measure(setup: VideoSetup, say: Say) -> Measurement:
@@ -278,9 +269,6 @@ def encode(picture: Any) -> str:  # (height, width)
     height, width = (max(1, side // factor) for side in picture.shape)
     small = scaled(np.rint(picture).astype(np.uint8), width, height)
     return base64.b64encode(lrpca.video.pictures.encode_picture(small, "jpeg", quality=_QUALITY)).decode("ascii")
-
-
-# ------------------------------------------------------------------------------------------------ results
 
 
 def seconds(m: Measurement, label: str, clip: Clip) -> float:

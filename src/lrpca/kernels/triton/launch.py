@@ -1,7 +1,7 @@
 """How the fused kernel is cut and started.
 
 A pass is four kernels, and Triton takes long to look up the compiled form of one with forty arguments. So what follows
-from the form of a matrix and the kind of a pass is kept for the next call: cuts, room, and compiled kernels.
+from the form of a matrix and the kind of a pass is kept for the next call: cuts, memory and compiled kernels.
 """
 
 from __future__ import annotations

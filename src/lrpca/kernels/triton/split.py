@@ -30,13 +30,7 @@ def _as_tf32(x):
 
 
 @triton.jit
-def _rows(
-    M,  # (n, count) float64
-    at,  # (BLOCK,) int
-    k,  # (width,) int
-    n,
-    count,
-):
+def _rows(M, at, k, n, count):  # M (n, count) float64; at (BLOCK,) int; k (width,) int
     """Return some columns of some rows, 0 beyond the edges."""
     inside = (at < n)[:, None] & ((k >= 0) & (k < count))[None, :]
     return tl.load(M + at.to(tl.int64)[:, None] * count + k[None, :], mask=inside, other=0.0)

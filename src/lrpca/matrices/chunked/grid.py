@@ -58,11 +58,7 @@ class Grid:
         heights, widths = (tuple(cut.stop - cut.start for cut in cuts) for cuts in (self.rows, self.columns))
         return heights, widths
 
-    def touched(
-        self,
-        rows: Any,  # (m,) int
-        columns: Any,  # (m,) int
-    ) -> Iterator[tuple[Place, Any]]:
+    def touched(self, rows: Any, columns: Any) -> Iterator[tuple[Place, Any]]:  # rows (m,) int; columns (m,) int
         """Yield the blocks in which some positions lie, with the numbers of those positions."""
         i = np.searchsorted([cut.stop for cut in self.rows], rows, side="right")
         j = np.searchsorted([cut.stop for cut in self.columns], columns, side="right")
@@ -117,14 +113,11 @@ def merged(sizes: Sequence[int], least: int) -> tuple[int, ...]:
     (6, 7)
     """
     found: list[int] = []
-    room = 0
     for size in sizes:
-        if found and room < least:
+        if found and found[-1] < least:
             found[-1] += size
-            room += size
         else:
             found.append(size)
-            room = size
     if len(found) > 1 and found[-1] < least:
         last = found.pop()
         found[-1] += last

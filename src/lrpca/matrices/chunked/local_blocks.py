@@ -67,12 +67,7 @@ class LocalBlocks:
         """Return a rectangle of Y and of the mask (None without one)."""
         return self.stored[rows, columns], _mask_part(self.mask, rows, columns)
 
-    def spot(
-        self,
-        place: Place,
-        rows: Any,  # (m,) int, sorted or not
-        columns: Any,  # (k,) int
-    ) -> Place:
+    def spot(self, place: Place, rows: Any, columns: Any) -> Place:  # rows (m,) int, sorted or not; columns (k,) int
         """Return the part of a block that has to be read for some of its rows and columns."""
         at, along = (slice(int(those.min()), int(those.max()) + 1) for those in (rows, columns))
         return Place(place.i, place.j, at, along)

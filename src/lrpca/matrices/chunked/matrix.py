@@ -136,15 +136,7 @@ class ChunkedMatrix(DenseMatrix):
             yield start, readable(band), mask
 
     def run_pass(
-        self,
-        L: Any,  # (n1, r)
-        R: Any,  # (n2, r)
-        level: Levels,
-        *,
-        A: Any,  # (n2, ka)
-        B: Any,  # (n1, kb)
-        energy: bool = False,
-        grams: bool = False,
+        self, L: Any, R: Any, level: Levels, *, A: Any, B: Any, energy: bool = False, grams: bool = False
     ) -> Pass:
         """Read Y once; see `lrpca.kernels.reference` for what comes back."""
         self.reads += 1
@@ -186,10 +178,7 @@ def native_dtype(dtype: Any) -> Any:
     return readable(np.empty((1, 1), dtype)).dtype
 
 
-def _by_cut(
-    indices: Any,  # (m,) int
-    cuts: tuple[slice, ...],
-) -> list[tuple[int, Any]]:
+def _by_cut(indices: Any, cuts: tuple[slice, ...]) -> list[tuple[int, Any]]:  # indices (m,) int
     """Return (number of a cut, positions of the indices that lie in it) for every cut that has some."""
     number = np.searchsorted([cut.stop for cut in cuts], indices, side="right")
     return [(int(k), np.flatnonzero(number == k)) for k in np.unique(number)]

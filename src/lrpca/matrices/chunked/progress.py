@@ -49,9 +49,9 @@ class Meter:
             self._began = time.perf_counter()
         self._round, self._done, self._blocks = self._round + 1, 0, blocks
 
-    def advance(self, size: int, count: int = 1) -> None:
-        """Note that blocks of `size` bytes in all are done."""
-        self._done += count
+    def advance(self, size: int) -> None:
+        """Note that a block of `size` bytes is done."""
+        self._done += 1
         self._bytes += size
         if self._tell is not None:
             self._tell(self.now)

@@ -32,19 +32,13 @@ class _Whitening(NamedTuple):
     back: Any  # (k, k)
 
 
-def orthonormal(
-    M: DeviceArray,  # (n, k)
-    *,
-    rough: bool = False,
-) -> DeviceArray | None:
+def orthonormal(M: DeviceArray, *, rough: bool = False) -> DeviceArray | None:  # M (n, k)
     """Return an orthonormal basis of the columns of M; see `lrpca.core.factors.orthonormal`. A `rough` one may do."""
     found = _whitening(*_grams(M), least=_ROUGHLY if rough else _WELL)
     return None if found is None else _times(M, found.there)
 
 
-def thin_svd(
-    M: DeviceArray,  # (n, k)
-) -> tuple[Any, Any, Any] | None:
+def thin_svd(M: DeviceArray) -> tuple[Any, Any, Any] | None:  # M (n, k)
     """Return U, the singular values and V^H of M; see `lrpca.core.factors.thin_svd`."""
     found = _whitening(*_grams(M), least=_ROUGHLY)
     if found is None:
@@ -53,10 +47,7 @@ def thin_svd(
     return _times(M, found.there @ U), values, Vh
 
 
-def normal_form(
-    L: DeviceArray,  # (n1, r)
-    R: DeviceArray,  # (n2, r)
-) -> tuple[Any, Any, Any] | None:
+def normal_form(L: DeviceArray, R: DeviceArray) -> tuple[Any, Any, Any] | None:
     """Return L = U Σ^½, R = V Σ^½ with the same product, and the values; see `lrpca.core.factors.normal_form`."""
     grams = _grams(L, R)
     if _are_normal(*grams):
@@ -73,10 +64,7 @@ def normal_form(
     return DeviceArray(new_L * sign), DeviceArray(new_R * sign), values
 
 
-def _are_normal(
-    left: Any,  # (r, r)
-    right: Any,  # (r, r)
-) -> bool:
+def _are_normal(left: Any, right: Any) -> bool:  # left (r, r); right (r, r)
     """Tell whether Grams are those of factors in normal form, to rounding: equal, diagonal, largest first."""
     sizes = np.diag(left)
     if not (np.isfinite(left).all() and np.isfinite(right).all() and sizes.min(initial=np.inf) > 0):
@@ -95,11 +83,7 @@ def _grams(*matrices: DeviceArray) -> Any:
     return to_host(torch.stack([M.tensor.T @ M.tensor for M in matrices]))
 
 
-def _whitening(
-    gram: Any,  # (k, k)
-    *,
-    least: float,
-) -> _Whitening | None:
+def _whitening(gram: Any, *, least: float) -> _Whitening | None:  # gram (k, k)
     size = np.sqrt(np.diag(gram))
     if len(size) == 0 or not (np.isfinite(gram).all() and size.min() > 0):
         return None
@@ -110,8 +94,5 @@ def _whitening(
     return _Whitening(vectors / root / size[:, None], root[:, None] * vectors.T * size)
 
 
-def _times(
-    M: DeviceArray,  # (n, k)
-    small: Any,  # (k, m)
-) -> DeviceArray:
+def _times(M: DeviceArray, small: Any) -> DeviceArray:  # M (n, k); small (k, m)
     return DeviceArray(M.tensor @ to_device(small, M.tensor.device))

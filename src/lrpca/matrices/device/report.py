@@ -19,12 +19,7 @@ from lrpca.matrices.device.array import DeviceArray, to_device, to_host
 class Side:
     """A factor and what is to be added to it, (n, 2 r), with the weights of its rows."""
 
-    def __init__(
-        self,
-        factor: Any,  # (n, r)
-        added: Any,  # (n, r)
-        weight: Any,  # (n,)
-    ) -> None:
+    def __init__(self, factor: Any, added: Any, weight: Any) -> None:  # factor (n, r); added (n, r); weight (n,)
         self.factor, self.weight = factor, weight
         self.added = added.tensor if isinstance(added, DeviceArray) else added
         own = factor.tensor if isinstance(factor, DeviceArray) else to_device(factor, self.added.device)

@@ -32,11 +32,7 @@ class DeviceSample:
         self._bounds: Any = None  # the rounding of the last core, and (2,) what sizes are counted between
         self._last: dict[str, tuple[Any, ...]] = {}
 
-    def signed_residuals(
-        self,
-        L: DeviceArray,  # (n1, r)
-        R: Any,  # (n2, r)
-    ) -> Any:
+    def signed_residuals(self, L: DeviceArray, R: Any) -> Any:
         """Return Y - L Rᵀ at the sampled positions, on the host."""
         left, right = self._factors(L, R)
         known = self._known("residuals", left, right)
@@ -52,12 +48,7 @@ class DeviceSample:
         self._remember("residuals", left, right, found)
         return found
 
-    def core(
-        self,
-        L: DeviceArray,  # (n1, r)
-        R: Any,  # (n2, r)
-        rounding: float,
-    ) -> Any:
+    def core(self, L: DeviceArray, R: Any, rounding: float) -> Any:
         """Return the peak of clean residuals (`lrpca.kernels.scale.Core`), or None where it is the host's to find."""
         left, right = self._factors(L, R)
         known = self._known("core", left, right)

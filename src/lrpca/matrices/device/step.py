@@ -26,27 +26,14 @@ from lrpca.matrices.device.report import Side
 _TINY = float(np.finfo(float).tiny)
 
 
-def directions(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int | None,
-) -> tuple[Any, Any]:
+def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: int | None) -> tuple[Any, Any]:
     """Return ΔL and ΔR of a step of length 1; see `lrpca.solvers.step.directions`."""
     found = _direction(L, R, result, update, weight, present)
     return _combined(found.left, found.right, *found.coefficients, finite=found.is_finite)
 
 
 def stepped(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int | None,
-    length: float,
+    L: Any, R: Any, result: Pass, update: str, weight: Any, present: int | None, length: float
 ) -> Retracted | None:
     """Return the best rank-r approximation after a step of some length along the directions, which are not formed.
 
@@ -74,13 +61,7 @@ def stepped(
     return _retracted(left, right, within[0], within[1])
 
 
-def _usual_step(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    weight: Any,  # (n1,)
-    length: float,
-) -> Retracted | None:
+def _usual_step(L: Any, R: Any, result: Pass, weight: Any, length: float) -> Retracted | None:
     """Return what `stepped` does if Grams came with the pass, in compiled code, where these are enough."""
     known = None if result.report is None else result.report.sides_of(L, R, weight)
     if known is None:
@@ -114,14 +95,7 @@ class _Direction:
         return _are_finite(self.grams) and all(np.isfinite(part).all() for part in self.coefficients)
 
 
-def _direction(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    result: Pass,
-    update: str,
-    weight: Any,  # (n1,)
-    present: int | None,
-) -> _Direction:
+def _direction(L: Any, R: Any, result: Pass, update: str, weight: Any, present: int | None) -> _Direction:
     known = None if result.report is None else result.report.sides_of(L, R, weight)
     if known is None:
         left, right = Side(L, result.CA, weight), Side(R, result.CtB, None)
@@ -145,13 +119,8 @@ def _direction(
 
 
 def _own_gram_direction(
-    left: Side,
-    right: Side,
-    result: Pass,
-    grams: Any,  # (2, 2r, 2r)
-    inverses: tuple[Any, Any],
-    present: int | None,
-) -> _Direction:
+    left: Side, right: Side, result: Pass, grams: Any, inverses: tuple[Any, Any], present: int | None
+) -> _Direction:  # grams (2, 2r, 2r)
     """Return the directions with the first `present` components solved by every row's and column's own Gram."""
     r = inverses[0].shape[0]
     m = r if present is None else present
@@ -172,13 +141,7 @@ def _own_gram_direction(
     return _Direction(found[0], found[1], again, (halves[0], halves[1]))
 
 
-def retract(
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
-    dL: Any,  # (n1, r)
-    dR: Any,  # (n2, r)
-    weight: Any,  # (n1,)
-) -> Retracted | None:
+def retract(L: Any, R: Any, dL: Any, dR: Any, weight: Any) -> Retracted | None:
     """Return the best rank-r approximation of ``L Rᵀ + ΔL Rᵀ + L ΔRᵀ``; see `lrpca.core.factors.retract`.
 
     None where the columns of L, or of R, are not orthogonal: they may depend on each other so closely that a Gram
@@ -215,17 +178,7 @@ def _retracted(
         old, step = seen[:r], seen[r:] + in_R.T @ seen[:r]
         U = np.concatenate([old + in_L @ old + step, old]) * inverse
     return _Retracted(
-        None,
-        values[:r],
-        None,
-        P[:, :r],
-        Zh[:r],
-        before,
-        float(values[r]),
-        left=left,
-        right=right,
-        for_U=U,
-        for_V=V,
+        *(None, values[:r], None, P[:, :r], Zh[:r], before, float(values[r])), left=left, right=right, for_U=U, for_V=V
     )
 
 
@@ -248,9 +201,7 @@ class _Retracted(Retracted):
         return _combined(self.left, self.right, self.for_U, self.for_V)
 
 
-def _are_finite(
-    grams: Any,  # (2, 2r, 2r)
-) -> bool:
+def _are_finite(grams: Any) -> bool:  # grams (2, 2r, 2r)
     """Tell whether the columns of both sides are finite: the products with those of the factor say so.
 
     Squares of C R, which is as large as the data to the power of 1.5, may be beyond the range of numbers.
@@ -311,28 +262,21 @@ def _split(
     return basis, np.diag(size[:r]).astype(gram.dtype), along * size[r:], P.conj().T @ rest * size[r:]
 
 
-def _is_diagonal(
-    gram: Any,  # (r, r)
-) -> bool:
+def _is_diagonal(gram: Any) -> bool:  # gram (r, r)
     """Tell whether the columns of this Gram are orthogonal, and none of them zero."""
     size = np.sqrt(np.abs(np.diag(gram)))
     apart = np.abs(gram - np.diag(np.diag(gram))) <= ORTHOGONAL * np.outer(size, size)
     return bool(size.min() > 0 and apart.all())
 
 
-def _whitening(
-    gram: Any,  # (r, r)
-) -> Any:
+def _whitening(gram: Any) -> Any:  # gram (r, r)
     """Return T with T^H G T = 1, zero columns for directions that are not there."""
     values, vectors = eigh(gram)
     good = values > NEGLIGIBLE * max(values[-1], _TINY)
     return vectors * np.where(good, 1.0 / np.sqrt(np.where(good, values, 1.0)), 0.0)
 
 
-def solve_each(
-    grams: Any,  # (n, r, r)
-    sides: Any,  # (n, r)
-) -> Any:
+def solve_each(grams: Any, sides: Any) -> Any:  # grams (n, r, r); sides (n, r)
     """Return the solutions of n small systems, tensors; see `lrpca.core.factors.solve_each`."""
     diagonals = grams.diagonal(dim1=1, dim2=2).real
     scale = torch.rsqrt(diagonals.mean(0).clamp(min=_TINY))
