@@ -5,8 +5,6 @@
 Every method runs in its own process with a time limit; a method that reaches the limit is a row that says so.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import textwrap
@@ -14,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
-from typing import Any
+from typing import Any, Self
 
 from lrpca.bench.contest import Conditions, Contest, Entry, compete, parse_specs
 from lrpca.bench.contest.methods import Task, solve
@@ -72,7 +70,7 @@ class Scenario:
             return self.what
         return "{} x {}, rank {}, ".format(*self.arguments["shape"], self.arguments["rank"]) + self.what
 
-    def small(self) -> Scenario:
+    def small(self) -> Self:
         """Return the small form: the same kind of problem, and a few methods of each kind."""
         kept = tuple(spec for spec in self.contestants if spec in FEW)
         small = replace(self, contestants=kept, time_limit=10.0, rounds=1, every=8)
@@ -84,9 +82,7 @@ class Scenario:
         return replace(small, arguments=self.arguments | changed, rank=None if self.rank is None else 2 * rank)
 
 
-def _planted(
-    name: str, what: str, n: int | tuple[int, int] = 1000, *, settings: Any = None, **problem: Any
-) -> Scenario:
+def _planted(name: str, what: str, n: Any = 1000, *, settings: Any = None, **problem: Any) -> Scenario:
     """Return a scenario of a planted problem; `settings` are those of `Scenario`."""
     shape = (n, n) if isinstance(n, int) else n
     question, _, share = name.partition("-")
@@ -111,9 +107,7 @@ _ALL = (
         *("noise", "noise of 5%, 20% outliers ten times the signal"),
         **{"outlier_fraction": 0.2, "outlier_size": 10.0, "noise": 0.05, "settings": {"contestants": _NOISE}},
     ),
-    _planted(
-        *("missing", "10% outliers, half of the entries missing"), missing=0.5, settings={"contestants": _MISSING}
-    ),
+    _planted("missing", "10% outliers, half of the entries missing", missing=0.5, settings={"contestants": _MISSING}),
     _planted("rank", "10% outliers; the given rank is twice the true one", settings={"rank": 10, "contestants": _RANK}),
     _planted("glance", "10% outliers", 5000, settings={"rounds": 2, "contestants": _GLANCE}),
     _planted("narrow", "10% outliers", (4000, 80)),
@@ -121,10 +115,8 @@ _ALL = (
     _planted("moving", "10% outliers of one sign in blocks that move", **_MOVING),
     Scenario(
         *("video", "video", "the escalator video, frames as rows, uint8, rank 3"),
-        contestants=(*LEADING, "godec", "grassmann", "stable_pcp", "sklearn"),
-        rank=3,
-        time_limit=20.0,
-        repeat=1,
+        **{"contestants": (*LEADING, "godec", "grassmann", "stable_pcp", "sklearn"), "rank": 3},
+        **{"time_limit": 20.0, "repeat": 1},
     ),
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
@@ -229,11 +221,8 @@ def _ratio(record: dict[str, Any], ours: dict[str, Any], other: dict[str, Any]) 
         kind, ratio = "exact", median([b / a for a, b in pairs if a and b] or [theirs / mine])
     elif other["status"] == "time limit":
         kind, ratio = "at least", max(other["seconds"] or 0.0, record["time_limit"]) / mine
-    return {
-        **{"spec": other["spec"], "ours": mine, "theirs": theirs, "ratio": ratio, "kind": kind},
-        "our_reads": ours["reads_to_target"],
-        "their_reads": other["reads_to_target"],
-    }
+    reads = {"our_reads": ours["reads_to_target"], "their_reads": other["reads_to_target"]}
+    return {"spec": other["spec"], "ours": mine, "theirs": theirs, "ratio": ratio, "kind": kind, **reads}
 
 
 def is_met(row: dict[str, Any]) -> bool | None:

@@ -7,8 +7,6 @@ Sections go into the file one by one, so that a GPU's can be added on another ma
 noise: the comparison counts which problems were lost and won, and marks what is worse than chance explains.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -52,9 +50,8 @@ def _judge(seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         with warnings.catch_warnings(action="ignore"):
-            d = lrpca.decompose(
-                problem.Y.copy(), problem.given, callback=lambda state: time.perf_counter() - began > LIMIT
-            )
+            late = lambda state: time.perf_counter() - began > LIMIT  # noqa: E731
+            d = lrpca.decompose(problem.Y.copy(), problem.given, callback=late)
     except Exception as failure:
         return row | {"ended": f"{type(failure).__name__}: {failure}"[:80], "recovered": False, "false": False}
     seconds = time.perf_counter() - began
@@ -62,19 +59,8 @@ def _judge(seed: int) -> dict[str, Any]:
     near = bool(error <= max(NEAR, TIMES_LEAST_SQUARES * problem.least_squares_error))
     # Where another answer explains no fewer entries than the truth, the problem has more than one.
     false = d.converged and not near and problem.explained(d.low_rank) < problem.explained(problem.X)
-    return row | {
-        "ended": d.reason,
-        "rank": d.rank,
-        "error": float(f"{error:.3g}") if math.isfinite(error) else None,
-        "recovered": near,
-        "false": bool(false),
-        "reads": d.n_reads,
-        "seconds": round(seconds, 3),
-    }
-
-
-def _percent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    return float(number(100 * float(np.mean([row[name] for row in rows]))))
+    row |= {"ended": d.reason, "rank": d.rank, "error": float(f"{error:.3g}") if math.isfinite(error) else None}
+    return row | {"recovered": near, "false": bool(false), "reads": d.n_reads, "seconds": round(seconds, 3)}
 
 
 def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -86,8 +72,8 @@ def measure_random(chosen: argparse.Namespace) -> dict[str, Any]:
         mine = [row for row in rows if kind in ("all", row["kind"])]
         figures[kind] = {
             "problems": len(mine),
-            "recovered %": _percent(mine, "recovered"),
-            "falsely converged %": _percent(mine, "false"),
+            "recovered %": number(100 * np.mean([row["recovered"] for row in mine])),
+            "falsely converged %": number(100 * np.mean([row["false"] for row in mine])),
             f"above {LIMIT:.0f} s %": number(100 * np.mean([row.get("seconds", 0) > LIMIT for row in mine])),
             "median reads": number(np.median([row["reads"] for row in mine if "reads" in row])),
         }
@@ -100,21 +86,15 @@ def measure_grid(chosen: argparse.Namespace) -> dict[str, Any]:
     jobs = [GridJob(case, draw, ["lrpca"]) for case in grid() for draw in range(DRAWS)]
     records = run_jobs(run_case, jobs, chosen.workers, "grid")
     known = run_jobs(run_published, published_jobs(["lrpca"]), chosen.workers, "published problems")
-    return {
-        "figures": {
-            "grid": {
-                "problems": len(records),
-                "recovered": sum(record.recovered for record in records),
-                "falsely converged": sum(record.false_converged for record in records),
-                "reads": sum(record.reads or 0 for record in records),
-            },
-            "published": {
-                f"passes to 1e-4, rank {record.rank}, {record.outlier_fraction:.0%}": record.passes_to[0]
-                for record in known
-            },
-        },
-        "missed": [f"{record.case} ({record.repeat}): {record.ended}" for record in records if not record.recovered],
+    sums = {
+        "problems": len(records),
+        "recovered": sum(record.recovered for record in records),
+        "falsely converged": sum(record.false_converged for record in records),
+        "reads": sum(record.reads or 0 for record in records),
     }
+    passes = {f"passes to 1e-4, rank {one.rank}, {one.outlier_fraction:.0%}": one.passes_to[0] for one in known}
+    missed = [f"{record.case} ({record.repeat}): {record.ended}" for record in records if not record.recovered]
+    return {"figures": {"grid": sums, "published": passes}, "missed": missed}
 
 
 def measure_real(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -128,13 +108,8 @@ def measure_real(chosen: argparse.Namespace) -> dict[str, Any]:
         task = hold_out(load(name))
         for rank in RANKS[task.real.kind]:
             seconds, d, _ = decompose(task, rank)
-            figures[f"{name}, rank {rank}"] = {
-                "iterations": d.n_iter,
-                "reads": d.n_reads,
-                "held-out error": float(f"{task.error(d.L, d.R):.4g}"),
-                "converged": d.converged,
-                "seconds": number(seconds),
-            }
+            about = {"iterations": d.n_iter, "reads": d.n_reads, "converged": d.converged, "seconds": number(seconds)}
+            figures[f"{name}, rank {rank}"] = about | {"held-out error": float(f"{task.error(d.L, d.R):.4g}")}
     return {"figures": figures}
 
 
@@ -148,9 +123,8 @@ def measure_speed(chosen: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, dict[str, Any]] = {}
     for name, (shape, rank) in SMALL.items():
         Y = planted(shape, rank=rank, random_state=1).Y
-        times = interleave(
-            {"call": partial(lrpca.decompose, Y, rank), "svd": partial(np.linalg.svd, Y, full_matrices=False)}, 21
-        )
+        svd = partial(np.linalg.svd, Y, full_matrices=False)
+        times = interleave({"call": partial(lrpca.decompose, Y, rank), "svd": svd}, 21)
         ratio = times["call"].relative_to(times["svd"].seconds)
         figures[name] = {"ms": number(1e3 * times["call"].median), "times an SVD": number(ratio)}
     machine, problem = Machine(), large(_SIDE, rank=5, outlier_fraction=0.1)
@@ -187,11 +161,8 @@ def measure_gpu(chosen: argparse.Namespace) -> dict[str, Any] | None:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
-    "speed": measure_speed,
-    "gpu": measure_gpu,
-    "real": measure_real,
-    "grid": measure_grid,
-    "random": measure_random,
+    **{"speed": measure_speed, "gpu": measure_gpu, "real": measure_real},
+    **{"grid": measure_grid, "random": measure_random},
 }
 
 
@@ -234,12 +205,9 @@ def _same_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Print which random problems got worse; tell whether chance explains it (within two standard errors)."""
     if "random" not in old or "random" not in new:
         return True
-    fine = True
-    fields = old["random"]["fields"]
-    pairs = [
-        (dict(zip(fields, was, strict=True)), dict(zip(fields, now, strict=True)))
-        for was, now in zip(old["random"]["rows"], new["random"]["rows"], strict=False)
-    ]
+    fine, fields = True, old["random"]["fields"]
+    both = zip(old["random"]["rows"], new["random"]["rows"], strict=False)
+    pairs = [tuple(dict(zip(fields, row, strict=True)) for row in rows) for rows in both]
     for name, good in (("recovered", True), ("false", False)):
         lost = [was["seed"] for was, now in pairs if was[name] is good and now[name] is not good]
         won = [was["seed"] for was, now in pairs if was[name] is not good and now[name] is good]

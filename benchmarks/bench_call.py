@@ -5,15 +5,13 @@
 The problem is the paper's: rank 5, one entry in ten an outlier, float32, to a relative error of 1e-6.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -42,19 +40,11 @@ for _ in range(2):
     lrpca.decompose(Y, rank=3); marks.append(time.perf_counter())
 print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 """
-STEPS = (
-    "import numpy",
-    "import lrpca, beyond numpy",
-    "import numba",
-    "",
-    "first call, beyond import numba",
-    "second call",
-)
+STEPS = ("import numpy", "import lrpca, beyond numpy", "import numba", "")
+STEPS += ("first call, beyond import numba", "second call")
 
 
-def decompose(
-    problem: Planted, schedule: lrpca.Schedule | None, passes: int | None, note: Callable[[Any], bool] | None = None
-) -> lrpca.Decomposition:
+def decompose(problem: Planted, schedule: Any, passes: int | None, note: Any = None) -> lrpca.Decomposition:
     """Run the default call, or `passes` iterations exactly."""
     exactly: dict[str, Any] = {} if passes is None else {"tol": 0, "max_iter": passes}
     with warnings.catch_warnings(action="ignore", category=lrpca.ConvergenceWarning):
@@ -123,15 +113,11 @@ def start_table() -> Table:
     with tempfile.TemporaryDirectory() as folder:
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": folder}
         command = [sys.executable, "-c", START]
-        runs = [
-            json.loads(subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout)
-            for _ in range(1 + SECOND_PROCESSES)
-        ]
+        runs = [json.loads(subprocess.check_output(command, env=variables)) for _ in range(1 + SECOND_PROCESSES)]
     later = np.median(runs[1:], axis=0)
     goals = {STEPS[4]: SECOND_PROCESS}
-    rows = [
-        [name, number(a), number(float(b)), goals.get(name)] for name, a, b in zip(STEPS, runs[0], later, strict=True)
-    ]
+    steps = zip(STEPS, runs[0], later, strict=True)
+    rows = [[name, number(a), number(float(b)), goals.get(name)] for name, a, b in steps]
     columns = ["step", "nothing compiled yet, s", "later processes, s", "goal, at most"]
     return Table("Start of a process, float32 300 x 200", columns, [row for row in rows if row[0]])
 

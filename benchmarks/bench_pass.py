@@ -5,8 +5,6 @@
 A read-time is the time of a plain parallel sum over the same Y, measured directly before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ Rank 5, float32, outliers of up to five times the size of an entry, with and wit
 size from which sampling is the faster way, which is what "auto" goes by.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -56,14 +54,9 @@ def compare(n: int, outliers: float, noise: float, repeats: int) -> list[list[An
     times = interleave({method: partial(run, method) for method in METHODS}, repeats)
     rows = []
     for method in METHODS:
-        d, ours = results[method], times["sampled"]
-        ratio = 1.0 if method == "sampled" else 1 / ours.relative_to(times[method].seconds)
-        rows.append(
-            [
-                *(f"{outliers:.0%}", f"{noise:.0%}", method, number(times[method].median), number(ratio)),
-                *(float(f"{problem.error(d.L, d.R):.3g}"), d.n_reads, d.n_iter, d.reason),
-            ]
-        )
+        d, ratio = results[method], 1 / times["sampled"].relative_to(times[method].seconds)
+        cells = [f"{outliers:.0%}", f"{noise:.0%}", method, number(times[method].median), number(ratio)]
+        rows.append([*cells, number(problem.error(d.L, d.R)), d.n_reads, d.n_iter, d.reason])
     return rows
 
 

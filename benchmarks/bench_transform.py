@@ -6,8 +6,6 @@ A thousand rows of n columns with three outliers in ten entries, all on one side
 parallel sum over the same rows, measured directly before. Recovery is counted on shorter rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,9 +38,7 @@ class Outliers:
 class Rows:
     """Rows of known coefficients on known components, with the same share of outliers in every row."""
 
-    def __init__(
-        self, shape: tuple[int, int], rank: int, noise: float, law: Outliers, *, positive: bool = False
-    ) -> None:
+    def __init__(self, shape: tuple[int, int], rank: int, noise: float, law: Outliers, positive: bool = False) -> None:
         rng = np.random.default_rng([rank, shape[1]])
         self.R, self.truth = rng.standard_normal((shape[1], rank)), rng.standard_normal((shape[0], rank))
         if positive:
@@ -77,10 +73,8 @@ def race(n: int, machine: Machine, repeats: int) -> Table:
     cells = []
     for rank, noise in product(RANKS, NOISES):
         rows = Rows((ROWS, n), rank, noise, Outliers())
-        calls: dict[str, Callable[[], object]] = {
-            "ours": rows.solve,
-            "least squares": partial(np.matmul, rows.Y, np.linalg.pinv(rows.R).T),
-        }
+        plain = partial(np.matmul, rows.Y, np.linalg.pinv(rows.R).T)
+        calls: dict[str, Callable[[], object]] = {"ours": rows.solve, "least squares": plain}
         times = interleave(calls, repeats, probes={"read": partial(machine.read, rows.Y)})
         ours, other = times["ours"], times["least squares"].median
         worst = np.linalg.norm(rows.solve() - rows.truth, axis=1).max() / np.linalg.norm(rows.truth, axis=1).mean()

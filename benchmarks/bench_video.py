@@ -7,8 +7,6 @@ Speed: n grey frames of 320x240, bgs_video02.avi of LRPCA_DATA/video looped, in 
 Memory: --minutes of 720p made of vtest.avi, from file to files in its own process.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,31 +29,26 @@ WIDTH, HEIGHT, RATE = 1280, 720, 30
 OURS, OTHER = "ours", "MOG2"
 
 
-class Counted:
-    """A function that keeps the processor seconds of its calls beside."""
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
-        self.seconds: list[float] = []
-
-    def __call__(self) -> None:
-        """Call, and note the seconds."""
-        began = time.process_time()
-        self._function()
-        self.seconds.append(time.process_time() - began)
+def counted(function: Callable[[], object], seconds: list[float]) -> None:
+    """Call a function, and keep its processor seconds."""
+    began = time.process_time()
+    function()
+    seconds.append(time.process_time() - began)
 
 
 def race(frames: Any, machine: Machine, repeats: int) -> tuple[Table, float]:
     """Time all methods on the same frames in turn; return the table and how long ours takes, times MOG2."""
     cv2 = import_opencv()
-    calls = {OURS: Counted(partial(video.separate, frames))}
+    works: dict[str, Callable[[], object]] = {OURS: partial(video.separate, frames)}
     for kind in (OTHER, "KNN"):
-        calls[kind] = Counted(partial(subtract, cv2, kind, False, frames))
-        calls[f"{kind}, 5x5 median"] = Counted(partial(subtract, cv2, kind, True, frames))
+        works[kind] = partial(subtract, cv2, kind, False, frames)
+        works[f"{kind}, 5x5 median"] = partial(subtract, cv2, kind, True, frames)
+    used: dict[str, list[float]] = {name: [] for name in works}
+    calls = {name: partial(counted, work, used[name]) for name, work in works.items()}
     times = interleave(calls, repeats, probes={"read": partial(machine.read, frames.reshape(len(frames), -1))})
     base, rows = times[OTHER].seconds, []
     # The first call of each was not timed.
-    cpu = {name: measuring.Timing(call.seconds[-repeats:]) for name, call in calls.items()}
+    cpu = {name: measuring.Timing(seconds[-repeats:]) for name, seconds in used.items()}
     for name, timing in times.items():
         cells = [1e3 * timing.median / len(frames), timing.relative_to(base), cpu[name].median]
         cells += [cpu[name].relative_to(cpu[OTHER].seconds), timing.reads]
@@ -122,11 +115,7 @@ def memory_table(minutes: float) -> Table:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write video.json."""
-    options = {
-        "n": (1700, "frames of 320x240"),
-        "repeats": (5, "rounds of timing"),
-        "minutes": (10.0, "of the 720p file"),
-    }
+    options = {"n": (1700, "frames of 320x240"), "repeats": (5, "rounds of timing"), "minutes": (10.0, "of 720p")}
     chosen = measuring.arguments(__file__, __doc__, given, command="make bench", **options)
     machine = Machine()
     # The long file first: the process that does it would begin with the peak memory of this one.
@@ -142,8 +131,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "Processor seconds are those of all threads together: they depend less on what else the machine does.",
         f"The long file is {FOOTAGE}, scaled and looped.",
     ]
-    tables = [table, live_table(frames), long]
-    publish(chosen, "Separating a video", tables, notes)
+    publish(chosen, "Separating a video", [table, live_table(frames), long], notes)
 
 
 if __name__ == "__main__":

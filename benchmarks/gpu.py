@@ -6,15 +6,13 @@ Needs a PyTorch that finds a GPU; about two minutes. With the published model in
 fails (small cards may run out of memory) is named in the notes; the others are measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -42,13 +40,10 @@ ROW, WARM = 8, 4
 # Side of the problem on which errors of a pass are measured.
 NEAR = 2000
 # How Y is stored for a pass, and whether there is a mask.
-STORAGES = {
-    "uint8": ("uint8", False),
-    "float16": ("float16", False),
-    "float64": ("float64", False),
-    "float32, a mask": ("float32", True),
-}
+STORAGES = {name: (name, False) for name in ("uint8", "float16", "float64")} | {"float32, a mask": ("float32", True)}
 BATCH_SHAPE, BATCH_RANK = (1024, 40), 1
+
+Found = tuple[list[Table], list[str]]  # tables and notes of a section
 
 
 @dataclass(frozen=True)
@@ -66,14 +61,6 @@ class Plan:
 
 
 QUICK: dict[str, Any] = {"ranks": (1, 5, 16), "fast": (5,), "repeats": 5, "calls": 3, "processor": 0, "problems": 1000}
-
-
-@dataclass
-class Found:
-    """The results of a section."""
-
-    tables: list[Table] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 class OnDevice(Planted):
@@ -225,7 +212,7 @@ def measure_passes(plan: Plan) -> Found:
         Table(f"One pass over {shape}, float32", ["rank", "products", *timed, *products], rows),
         Table(f"Rank {RANK}, otherwise", ["", *timed, "times the precise pass", *products], others),
     ]
-    return Found(tables, notes)
+    return tables, notes
 
 
 # ------------------------------------------------------------------------------------------------ a whole call
@@ -292,7 +279,7 @@ def measure_call(plan: Plan) -> Found:
         "thresholds of the schedule are scaled to the shape. It runs to the first iteration with an "
         "error below the target, or with the least there is, and is timed without measuring errors.",
     ]
-    return Found([Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes)
+    return [Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes
 
 
 # ------------------------------------------------------------------------------------------------ batches, training
@@ -307,9 +294,8 @@ def measure_batch(plan: Plan) -> Found:
     size = 2 / np.pi  # mean|X| of a product of two Gaussian numbers
     for part in Ys.split(1000):
         part += (torch.rand_like(part) < OUTLIERS) * size * (2 * torch.rand_like(part) - 1)
-    seconds = float(
-        np.median([timed(plan.device, partial(lrpca.decompose_batch, Ys, BATCH_RANK)) for _ in range(4)][1:])
-    )
+    work = partial(lrpca.decompose_batch, Ys, BATCH_RANK)
+    seconds = float(np.median([timed(plan.device, work) for _ in range(4)][1:]))
     with warnings.catch_warnings(action="ignore"):
         result = lrpca.decompose_batch(Ys, BATCH_RANK)
         alone = [Ys[i].cpu().numpy() for i in range(min(31, count))]
@@ -322,7 +308,7 @@ def measure_batch(plan: Plan) -> Found:
     columns = ("s", "ms each", "processor, ms each", "times faster", "one by one, %", "worst error")
     caption = f"decompose_batch: {count} x {n1} x {n2}, rank {BATCH_RANK}, 10% outliers"
     note = "One by one: those of the problems that the batched loop left to the processor."
-    return Found([Table(caption, columns, [[cell(value) for value in values]])], [note])
+    return [Table(caption, columns, [[cell(value) for value in values]])], [note]
 
 
 def measure_training(plan: Plan) -> Found:
@@ -338,7 +324,7 @@ def measure_training(plan: Plan) -> Found:
     columns = ("s", "processor, s", "times faster", "largest relative difference", "score", "processor, score")
     row = [cell(value) for value in (seconds, slow, slow / seconds, apart, *scores)]
     note = "Training: one of each, so that of the device has all that is done once in a process."
-    return Found([Table("Training with the defaults: rank 5, 10% outliers", columns, [row])], [note])
+    return [Table("Training with the defaults: rank 5, 10% outliers", columns, [row])], [note]
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -364,12 +350,12 @@ def main(given: Sequence[str] | None = None) -> int:
             found[name] = globals()[f"measure_{name}"](plan)
         except Exception as error:  # memory ends, compilers fail: the other parts are worth having
             first = (str(error).splitlines() or [""])[0]
-            found[name] = Found(notes=[f"{name} failed: {type(error).__name__}: {first}"])
+            found[name] = [], [f"{name} failed: {type(error).__name__}: {first}"]
         if plan.device.type == "cuda":
             torch.cuda.empty_cache()
         print(f"{name}: {time.perf_counter() - chosen.began:.0f} s", file=sys.stderr, flush=True)
         write(chosen, plan, [found[name] for name in SECTIONS if name in found])
-    return int(any("failed: " in note for part in found.values() for note in part.notes))
+    return int(any("failed: " in note for _, notes in found.values() for note in notes))
 
 
 def write(chosen: argparse.Namespace, plan: Plan, parts: Sequence[Found]) -> None:
@@ -379,7 +365,7 @@ def write(chosen: argparse.Namespace, plan: Plan, parts: Sequence[Found]) -> Non
         about = torch.cuda.get_device_properties(plan.device)
         hardware = {"GPU": about.name, "GPU memory": f"{about.total_memory / 2**30:.0f} GiB", **hardware}
         versions["CUDA"] = str(torch.version.cuda)
-    tables, notes = ([item for part in parts for item in getattr(part, name)] for name in ("tables", "notes"))
+    tables, notes = ([item for part in parts for item in part[place]] for place in (0, 1))
     publish(chosen, "Speed on a GPU", tables, notes, extra={"hardware": hardware, "versions": versions})
 
 

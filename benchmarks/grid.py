@@ -6,8 +6,6 @@ Solvers are given Y and the rank, nothing else. The rules of recovery are those 
 only our default runs: once whole, and once without each of its rules.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Sequence
@@ -50,9 +48,8 @@ def run_cases(cases: Sequence[Case], repeats: int, names: Sequence[str], chosen:
 
 def run_published_problems(names: Sequence[str], chosen: Any) -> list[PublishedRecord]:
     """Run methods on the published problems, unless the word asks for others."""
-    return run_jobs(
-        judging.run_published, judging.published_jobs(names) if _is_published(chosen) else [], chosen.workers, PUBLISHED
-    )
+    jobs = judging.published_jobs(names) if _is_published(chosen) else []
+    return run_jobs(judging.run_published, jobs, chosen.workers, PUBLISHED)
 
 
 def _is_published(chosen: argparse.Namespace) -> bool:
@@ -66,9 +63,8 @@ def measure_grid(chosen: argparse.Namespace) -> None:
     few = [DEFAULT] if whole else chosen.solvers
     repeats = int(chosen.repeats or 0)
     records = run_cases(choose(grid(), chosen.cases), repeats or 1, names, chosen, "grid")
-    many = run_cases(
-        choose(dense_cases(DENSITIES), chosen.cases), repeats or DENSE_PROBLEMS, few, chosen, judging.DENSE
-    )
+    densities = choose(dense_cases(DENSITIES), chosen.cases)
+    many = run_cases(densities, repeats or DENSE_PROBLEMS, few, chosen, judging.DENSE)
     known = run_published_problems([*few, *([judging.PUBLISHED_MODEL] if whole else [])], chosen)
     tables = [summary(records), by_kind(records)] if records else []
     tables += ([dense(many)] if many else []) + ([published(known)] if known else [])
@@ -248,14 +244,10 @@ def _recovered_problems(records: Records, name: str) -> list[str]:
 def failures(records: Records, name: str) -> list[str]:
     """Return notes that name the problems that one solver did not recover, and those it was falsely sure of."""
     mine = [record for record in records if record.solver == name]
-    kinds = {
-        "does not recover": [record for record in mine if not record.recovered],
-        "is converged but wrong on": [record for record in mine if record.false_converged],
-    }
-    return [
-        f"{name} {words} {len(some)} of {len(mine)}: {'; '.join(map(problem_name, some)) or 'none'}."
-        for words, some in kinds.items()
-    ]
+    kinds = {"does not recover": [record for record in mine if not record.recovered]}
+    kinds["is converged but wrong on"] = [record for record in mine if record.false_converged]
+    named = {words: "; ".join(map(problem_name, some)) or "none" for words, some in kinds.items()}
+    return [f"{name} {words} {len(kinds[words])} of {len(mine)}: {problems}." for words, problems in named.items()]
 
 
 def masters(record: Any) -> bool:

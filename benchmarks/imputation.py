@@ -7,8 +7,6 @@ errors are taken over the hidden entries, which are never corrupted. Reads the f
 the repository unless set). A full run takes most of an hour.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,10 +81,7 @@ class Task:
     shown: Any  # (n1, n2), NaN where hidden or missing, some entries corrupted
     hidden: Any  # (n1, n2) bool
 
-    def errors(
-        self,
-        filled: Any,  # (n1, n2)
-    ) -> tuple[float, float]:
+    def errors(self, filled: Any) -> tuple[float, float]:
         """Return RMSE and MAE over the hidden entries, in standard deviations of the data."""
         differences = (np.asarray(filled) - self.truth)[self.hidden] / float(np.nanstd(self.truth))
         return float(np.sqrt(np.mean(differences**2))), float(np.mean(np.abs(differences)))
@@ -112,12 +107,7 @@ def hide(shape: tuple[int, int], pattern: str, share: float, rng: np.random.Gene
     return hidden
 
 
-def corrupt(
-    Y: Any,  # (n1, n2), NaN where not shown
-    share: float,
-    two_sided: bool,
-    rng: np.random.Generator,
-) -> Any:
+def corrupt(Y: Any, share: float, two_sided: bool, rng: np.random.Generator) -> Any:
     """Return a copy with outliers of 5 to 10 times mean|Y| added to a share of the entries that are not NaN."""
     spoiled = Y.copy()
     shown = np.flatnonzero(~np.isnan(Y))
@@ -143,24 +133,16 @@ def methods() -> dict[str, Fill]:
     iterative = IterativeImputer(n_nearest_features=NEAREST_FEATURES, random_state=0, keep_empty_features=True)
     others: list[Fill] = [partial(_filled, np.nanmedian), partial(_filled, np.nanmean)]
     others += [imputer.fit_transform for imputer in (*knn, iterative)]
-    ours: list[Fill] = [partial(_low_rank, rank) for rank in (*RANKS, "auto")]
+    ours: list[Fill] = [lambda Y, rank=rank: lrpca.decompose(Y, rank).low_rank for rank in (*RANKS, "auto")]
     ours += [_posterior, lambda Y: lrpca.RobustPCA().fit(Y).low_rank_]
-    both = [f for fill in others for f in (fill, partial(_transposed, fill))]
+    both = [f for fill in others for f in (fill, lambda Y, fill=fill: fill(Y.T).T)]
     return dict(zip(METHODS, [*ours, *both], strict=True))
-
-
-def _low_rank(rank: int | str, Y: Any) -> Any:
-    return lrpca.decompose(Y, rank).low_rank
 
 
 def _posterior(Y: Any) -> Any:
     d = lrpca.decompose(Y, "auto")
     L, R = posterior_mean(accept(Y), d.L, d.R, d.noise_level, float(d.outlier_threshold))
     return L @ R.T
-
-
-def _transposed(fill: Fill, Y: Any) -> Any:
-    return fill(Y.T).T
 
 
 def _filled(middle: Callable[..., Any], Y: Any) -> Any:

@@ -10,15 +10,13 @@ How the cost of a pass grows goes to scaling.json. It is measured on small matri
 constants of the cost model in docs/large_data.md, so the fastest round counts.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -29,8 +27,8 @@ from unittest.mock import patch
 import numpy as np
 
 import lrpca
-from lrpca.bench.measuring import Table, arguments, call_fresh, clock, interleave, number, publish
-from lrpca.bench.probes import Machine, Planted
+from lrpca.bench.measuring import Table, arguments, call_fresh, clock, interleave, memory_of, number, publish
+from lrpca.bench.probes import Machine, Planted, factors
 from lrpca.core.influence import levels
 from lrpca.kernels.threads import thread_count
 from lrpca.matrices.accept import accept
@@ -51,13 +49,6 @@ CHUNKS_SIDE, CHUNKS = 2000, (2, 4, 8, 16)
 # ------------------------------------------------------------------------------------------------ the matrix
 
 
-def factors(side: int) -> tuple[Any, Any]:
-    """Return U and V (n, r): entries N(0, 1/n)."""
-    rng = np.random.default_rng(0)
-    U, V = (rng.standard_normal((side, RANK)) / np.sqrt(side) for _ in range(2))
-    return U, V
-
-
 def tile(side: int, U: Any, V: Any, place: tuple[slice, slice]) -> Any:
     """Return a part of Y, with its own seed: outliers uniform in ±mean|U Vᵀ|, noise 1% of the root mean square."""
     rows, columns = place
@@ -73,26 +64,28 @@ def tile(side: int, U: Any, V: Any, place: tuple[slice, slice]) -> Any:
 
 def write(side: int, path: Path) -> None:
     """Write Y in the format that the name of the file has; what was written is on the disk."""
-    import zarr
-
-    target: Any
-    if path.suffix == ".npy":
-        target = np.lib.format.open_memmap(path, "w+", np.float32, (side, side))
-    else:
-        chunks = (min(TILE, side),) * 2
-        target = zarr.create_array(store=str(path), shape=(side, side), chunks=chunks, dtype="float32")
-    U, V = factors(side)
+    shape, mapped = (side, side), path.suffix == ".npy"
+    target: Any = np.lib.format.open_memmap(path, "w+", np.float32, shape) if mapped else chunked(path, shape, TILE)
+    U, V = factors(side, RANK)
     cuts = [slice(first, min(first + TILE, side)) for first in range(0, side, TILE)]
     with ThreadPoolExecutor(thread_count()) as pool:
         for rows in cuts:
             places = [(rows, columns) for columns in cuts]
             for place, part in zip(places, pool.map(partial(tile, side, U, V), places), strict=True):
                 target[place] = part
-    if path.suffix == ".npy":
+    if mapped:
         target.flush()
     for file in files_of(path):
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
+
+
+def chunked(path: Path, shape: tuple[int, int], side: int) -> Any:
+    """Return a new zarr array of float32 in square chunks."""
+    import zarr
+
+    chunks = tuple(min(side, n) for n in shape)
+    return zarr.create_array(store=str(path), shape=shape, chunks=chunks, dtype="float32", overwrite=True)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -118,7 +111,7 @@ def forget(path: Path) -> None:
 def passes(name: str, side: int, state: str, repeats: int) -> dict[str, list[float]]:
     """Return the seconds of plain reads, of passes, and of passes with the Gram matrices of every row and column."""
     path = Path(name)
-    L, R = (factor.astype(np.float32) for factor in factors(side))
+    L, R = (factor.astype(np.float32) for factor in factors(side, RANK))
     level = levels("redescending", 3 * NOISE * np.sqrt(RANK) / side, 2.0)
 
     def run_pass(grams: bool) -> None:
@@ -127,11 +120,7 @@ def passes(name: str, side: int, state: str, repeats: int) -> dict[str, list[flo
         matrix.run_pass(L, R, level, A=R, B=L, grams=grams)
         matrix.close()
 
-    ways: dict[str, Callable[[], None]] = {
-        "plain": partial(read_plainly, path),
-        "pass": partial(run_pass, False),
-        "grams": partial(run_pass, True),
-    }
+    ways = {"plain": partial(read_plainly, path), "pass": partial(run_pass, False), "grams": partial(run_pass, True)}
     _compile()
     read_plainly(path)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -156,7 +145,7 @@ def read_plainly(path: Path) -> None:
 
 def decompose(name: str, side: int, method: str, sparse: str | None) -> dict[str, Any]:
     """Return how one call from disk went, and how writing S went if asked for."""
-    path, (U, V) = Path(name), factors(side)
+    path, (U, V) = Path(name), factors(side, RANK)
     _compile()
     forget(path)
     with anonymous_peak() as peak:
@@ -186,7 +175,7 @@ def anonymous_peak() -> Iterator[list[int]]:
 
     def watch() -> None:
         while not ended.wait(0.01):
-            peak[0] = max(peak[0], 1024 * _of_process("status", "RssAnon"))
+            peak[0] = max(peak[0], memory_of("self", "RssAnon"))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -198,12 +187,7 @@ def anonymous_peak() -> Iterator[list[int]]:
 
 
 def _bytes_from_disk() -> int:
-    return _of_process("io", "read_bytes")
-
-
-def _of_process(file: str, name: str) -> int:
-    lines = Path("/proc/self", file).read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return int(Path("/proc/self/io").read_text(encoding="utf-8").partition("\nread_bytes: ")[2].partition("\n")[0])
 
 
 class CountedChunks:
@@ -235,10 +219,10 @@ def _count_chunks(matrix: Any) -> CountedChunks | None:
 
 def _forget_before_passes(matrix: Any, path: Path) -> None:
     """Have the system forget the file before every pass over the matrix from now on."""
-    run_pass, chunked = matrix.run_pass, hasattr(matrix, "source")
+    run_pass = matrix.run_pass
 
     def forgetful(*factors: Any, **how: Any) -> Any:
-        if not chunked:
+        if not hasattr(matrix, "source"):
             # Mapped pages have to be let go of first.
             matrix.array.base._mmap.madvise(mmap.MADV_DONTNEED)
         forget(path)
@@ -249,7 +233,7 @@ def _forget_before_passes(matrix: Any, path: Path) -> None:
 
 def _compile() -> None:
     """Load the kernels, which is no part of any measurement."""
-    small = tile(400, *factors(400), (slice(0, 400), slice(0, 400)))
+    small = tile(400, *factors(400, RANK), (slice(0, 400), slice(0, 400)))
     for method in METHODS:
         lrpca.decompose(small, RANK, method=method)
 
@@ -271,26 +255,16 @@ def one_pass(matrix: DenseMatrix, rank: int) -> Any:
 
 def by_shape(folder: Path) -> Table:
     """Time passes over more rows, more columns, and at higher ranks, in memory and from zarr in chunks."""
-    import zarr
-
     cases = [(n, MEDIUM, RANK) for n in SIDES] + [(MEDIUM, n, RANK) for n in SIDES if n != MEDIUM]
     cases += [(MEDIUM, MEDIUM, rank) for rank in RANKS if rank != RANK]
     rows = []
     for n1, n2, rank in cases:
         Y = noise(n1, n2)
         path = folder / "Y.zarr"
-        store = zarr.create_array(store=str(path), shape=Y.shape, chunks=(1500, 1500), dtype="f4", overwrite=True)
-        store[:] = Y
-        calls: dict[str, Callable[[], Any]] = {
-            "memory": partial(one_pass, DenseMatrix(Y), rank),
-            "zarr": partial(one_pass, accept(path), rank),
-        }
-        times = interleave(calls, ROUNDS)
-        memory, chunked = (min(times[name].seconds) for name in ("memory", "zarr"))
-        rows.append(
-            [n1, n2, rank, number(memory * 1e3), number(memory / Y.size * 1e9)]
-            + [number(chunked * 1e3), number(chunked / Y.size * 1e9)]
-        )
+        chunked(path, Y.shape, 1500)[:] = Y
+        calls = {type(matrix).__name__: partial(one_pass, matrix, rank) for matrix in (DenseMatrix(Y), accept(path))}
+        fastest = [min(timing.seconds) for timing in interleave(calls, ROUNDS).values()]
+        rows.append([n1, n2, rank, *(number(s * scale) for s in fastest for scale in (1e3, 1e9 / Y.size))])
     columns = ["n1", "n2", "rank", "in memory, ms", "ns per entry", "zarr, ms", "ns per entry "]
     return Table("One pass, float32, all threads of one process; zarr with its own compression, cached", columns, rows)
 
@@ -310,11 +284,9 @@ def cluster(workers: int) -> Iterator[Any]:
 def by_workers(folder: Path) -> list[Table]:
     """Time passes on clusters: Y kept by the workers, and read by them from zarr; then by the number of chunks."""
     import dask.array as da
-    import zarr
 
     path = folder / "Y.zarr"
-    store = zarr.create_array(store=str(path), shape=(MEDIUM, MEDIUM), chunks=(1500, 1500), dtype="f4", overwrite=True)
-    store[:] = noise(MEDIUM, MEDIUM)
+    chunked(path, (MEDIUM, MEDIUM), 1500)[:] = noise(MEDIUM, MEDIUM)
     rows, tasks, sent = [], [], []
     for workers in WORKERS:
         with cluster(workers) as client:

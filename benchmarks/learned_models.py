@@ -5,8 +5,6 @@
 Needs the folder of published-lrpca under LRPCA_DATA (../shared/data beside the repository unless set).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lrpca import Schedule

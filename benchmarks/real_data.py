@@ -6,8 +6,6 @@ Of every matrix 5% of the observed entries are held out as missing; the score is
 the folder LRPCA_DATA (../shared/data beside the repository unless set); leaves out what is not there.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Sequence
@@ -61,7 +59,7 @@ class Task:
         fit = np.einsum("mk,mk->m", L[self.rows], R[self.columns])
         return float(np.median(np.abs(self.real.Y[self.rows, self.columns] - fit)))
 
-    def part(self) -> Task:
+    def part(self) -> "Task":
         """Return the task on evenly spread rows and randomly chosen columns, not more than PCP can take."""
         n1, n2 = self.real.Y.shape
         i = np.linspace(0, n1 - 1, min(n1, PART[0])).round().astype(int)

@@ -6,8 +6,6 @@ Of every matrix 5% of the observed entries are held out, as in real_data.py; the
 |residual| there. The model is trained on the other entries, by hiding some of those in turn, and then run on them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,10 +100,8 @@ def main(given: Sequence[str] | None = None) -> None:
     columns += ["error, of the default's", "no worse", "trained in s"]
     caption = "A model trained on the matrix alone, by held-out entries; median |residual| of the entries held out"
     ways = ["data", "rank", WAYS[0], *(f"labelled by {way}" for way in WAYS[1:]), "best"]
-    tables = [
-        Table(caption, columns, rows),
-        Table("Error by way of training, in units of the default's", ways, compared),
-    ]
+    tables = [Table(caption, columns, rows)]
+    tables += [Table("Error by way of training, in units of the default's", ways, compared)]
     notes = [
         f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random {chosen.seeds} times; "
         "neither the default nor training nor the model is shown them. Numbers are medians over these, and errors in "

@@ -3,8 +3,6 @@
 python benchmarks/streaming.py [--seeds N]
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -163,9 +161,7 @@ def measure_change(seeds: int) -> Table:
             at = CHANGE_AT + 7 * seed
             Y, truth = replace(kind, change=at).rows(CHANGE_ROWS, seed)
             angles = follow(SubspaceTracker(kind.columns, kind.k, forgetting_factor=factor), Y, truth)
-            late.append(
-                max((row for row, angle in angles.items() if row > at and angle > FEW_DEGREES), default=at) - at
-            )
+            late.append(max([at, *(row for row, angle in angles.items() if row > at and angle > FEW_DEGREES)]) - at)
             end.append(angles[CHANGE_ROWS])
         rows.append([*kind.cells(), str(factor), max(late), number(max(end))])
     caption = f"Another subspace after {CHANGE_AT} rows: last row, counted from there, with an angle above 1 degree"

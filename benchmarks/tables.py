@@ -6,8 +6,6 @@ Tables have a centre, Gaussian scores and components, noise of 5% and one-sided 
 entries. An angle is the largest between true and found components.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from itertools import product
@@ -16,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from lrpca import RobustPCA, decompose
-from lrpca.bench.measuring import Table, number, publish
-from lrpca.bench.measuring import arguments as parse
+from lrpca.bench.measuring import Table, arguments, number, publish
 from lrpca.testing import planted
 
 SHAPES = ((2000, 300), (500, 100), (1000, 40))
@@ -71,12 +68,12 @@ def with_gaps(seeds: int) -> Table:
 def ranks() -> Table:
     """Count how often the rank is found where the problem is solved with the rank given."""
     cells = []
-    for kind, arguments in KINDS.items():
+    for kind, law in KINDS.items():
         found, solvable, missed = 0, 0, []
         for shape, rank, noise in product(RANK_SHAPES, RANKS, NOISES):
             if rank > min(shape) // 8:
                 continue
-            problem = planted(shape, rank=rank, noise=noise, random_state=rank + 7 * shape[0], **arguments)
+            problem = planted(shape, rank=rank, noise=noise, random_state=rank + 7 * shape[0], **law)
             if problem.error(decompose(problem.Y, rank).low_rank) > max(1e-5, 2 * problem.oracle_error):
                 continue
             result = decompose(problem.Y)
@@ -84,16 +81,13 @@ def ranks() -> Table:
             if result.rank != rank:
                 missed.append(f"{shape[0]} x {shape[1]}, noise {noise:.0%}: {rank} → {result.rank}")
         cells.append([kind, solvable, found, "; ".join(missed) or "–"])
-    return Table(
-        f"Ranks {', '.join(map(str, RANKS))}, at most an eighth of the shorter side; noise 0 and 5%",
-        ["kind", "solved with the rank given", "rank found", "missed"],
-        cells,
-    )
+    caption = f"Ranks {', '.join(map(str, RANKS))}, at most an eighth of the shorter side; noise 0 and 5%"
+    return Table(caption, ["kind", "solved with the rank given", "rank found", "missed"], cells)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, print and write tables.json."""
-    chosen = parse(__file__, __doc__, given, seeds=(3, "tables of each kind"))
+    chosen = arguments(__file__, __doc__, given, seeds=(3, "tables of each kind"))
     warnings.simplefilter("ignore")
     publish(chosen, "Missing entries and ranks of planted tables", [with_gaps(chosen.seeds), ranks()])
 

@@ -8,8 +8,6 @@ Without --scene it is video/cdnet_pedestrians of the folder LRPCA_DATA. All meth
 same frames from memory, once in colour and once in grey, since some do better so; reading files is not counted.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,11 +81,6 @@ def in_kinds(scene: Scene, cv2: ModuleType) -> list[Scene]:
     return [scene, replace(scene, frames=frames)]
 
 
-def ours(frames: Any) -> Any:
-    """Separate the clip as a whole."""
-    return video.separate(frames).masks
-
-
 def ours_live(frames: Any) -> Any:
     """Take the frames one by one, as they come."""
     separator = video.Separator()
@@ -97,9 +90,13 @@ def ours_live(frames: Any) -> Any:
 def subtract(cv2: ModuleType, kind: str, cleaned: bool, frames: Any) -> Any:
     """Run one of OpenCV's subtractors, default settings and no shadows, with or without a median of its masks."""
     subtractor = getattr(cv2, f"createBackgroundSubtractor{kind}")(detectShadows=False)
+    return _masks(cv2, cleaned, frames, subtractor.apply)
+
+
+def _masks(cv2: ModuleType, cleaned: bool, frames: Any, mark: Callable[[Any, Any], object]) -> Any:
     masks = np.empty(frames.shape[:3], np.uint8)
     for frame, mask in zip(frames, masks, strict=True):
-        subtractor.apply(frame, mask)
+        mark(frame, mask)
         if cleaned:
             cv2.medianBlur(mask, MEDIAN_SIDE, mask)
     return masks
@@ -109,18 +106,17 @@ def temporal_median(cv2: ModuleType, cleaned: bool, frames: Any) -> Any:
     """Mark what differs from the median frame by a constant."""
     chosen = np.linspace(0, len(frames) - 1, min(MEDIAN_FRAMES, len(frames))).round().astype(int)
     background = np.median(frames[chosen], axis=0).astype(np.uint8)
-    masks = np.empty(frames.shape[:3], np.uint8)
-    for frame, mask in zip(frames, masks, strict=True):
-        distance = cv2.absdiff(frame, background)
-        mask[:] = (distance.reshape(*mask.shape, -1).max(axis=2) > MEDIAN_THRESHOLD) * np.uint8(255)
-        if cleaned:
-            cv2.medianBlur(mask, MEDIAN_SIDE, mask)
-    return masks
+
+    def mark(frame: Any, mask: Any) -> None:
+        distance = cv2.absdiff(frame, background).reshape(*mask.shape, -1).max(axis=2)
+        mask[:] = (distance > MEDIAN_THRESHOLD) * np.uint8(255)
+
+    return _masks(cv2, cleaned, frames, mark)
 
 
 def make_methods(cv2: ModuleType) -> dict[str, Method]:
     """Return all methods by name."""
-    methods: dict[str, Method] = {"ours": ours, "ours, live": ours_live}
+    methods: dict[str, Method] = {"ours": lambda frames: video.separate(frames).masks, "ours, live": ours_live}
     for words, cleaned in (("", False), (", 5x5 median", True)):
         methods |= {f"{kind}{words}": partial(subtract, cv2, kind, cleaned) for kind in ("MOG2", "KNN")}
         methods[f"temporal median{words}"] = partial(temporal_median, cv2, cleaned)
@@ -139,9 +135,8 @@ def judge(scene: Scene, methods: dict[str, Method]) -> Table:
         rows.append([name, *cells, number(seconds), number(len(scene.frames) / seconds)])
         print(f"{scene.name}, {scene.kind}: {name}: F {score.f:.4f}, {seconds:.2f} s", file=sys.stderr, flush=True)
     n, height, width = scene.truth.shape
-    caption = (
-        f"{scene.name}, {scene.kind}: {n} frames of {width}x{height}, scored from {scene.first + 1} to {scene.last}"
-    )
+    scored = f"scored from {scene.first + 1} to {scene.last}"
+    caption = f"{scene.name}, {scene.kind}: {n} frames of {width}x{height}, {scored}"
     columns = ["method", "F", "precision", "recall", "specificity", "wrong pixels, %", "seconds", "frames per second"]
     return Table(caption, columns, rows)
 

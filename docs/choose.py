@@ -63,10 +63,8 @@ def times(ratio: float) -> str:
 def names(entries: Sequence[Entry], limit: int = 8) -> str:
     """Return the names of methods as a list in words, at most `limit` of them."""
     words = [f"`{entry['spec']}`" for entry in entries[:limit]]
-    rest = len(entries) - limit
-    if rest > 0:
-        words.append(f"{rest} more")
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+    words += [f"{len(entries) - limit} more"] if len(entries) > limit else []
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def advice(record: Mapping[str, Any]) -> str:
@@ -171,8 +169,7 @@ def short_table(record: Mapping[str, Any]) -> dict[str, Any]:
     columns = ["method", *(["to target", "error", "F"] if known else ["residual", "outliers"]), "seconds", "status"]
     keys = ("seconds_to_target", "error", "f_measure") if known else ("residual", "outlier_fraction")
     rows = [[entry["spec"], *(entry.get(key) for key in (*keys, "seconds")), entry["status"]] for entry in shown]
-    left = len(entries) - len(shown)
-    caption = record["title"] + (f" (the first {SHOWN} of {len(entries)})" if left else "")
+    caption = record["title"] + (f" (the first {SHOWN} of {len(entries)})" if len(entries) > len(shown) else "")
     return {"caption": caption, "columns": columns, "rows": rows}
 
 

@@ -12,34 +12,18 @@ import lrpca
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from make_pages import write_pages  # noqa: E402  (found through the line above)
+from make_pages import PAGES, write_pages  # noqa: E402  (found through the line above)
 
 project = "lrpca"
 author = "The lrpca developers"
 project_copyright = "2026, The lrpca developers"
 version = release = lrpca.__version__
 
-extensions = [
-    "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
-    "sphinx.ext.viewcode",
-    "numpydoc",
-    "myst_parser",
-    "mathml",
-    "sphinx_gallery.gen_gallery",
-]
-exclude_patterns = [
-    "_build",
-    "gallery/*.ipynb",
-    "gallery/*.py",
-    "gallery/*.md5",
-    "choose_tables.md",
-    "experiments_tables.md",
-    "gpu_results.md",
-    "grid_tables.md",
-    "learning_tables.md",
-    "sg_execution_times.rst",
-]
+extensions = [f"sphinx.ext.{name}" for name in ("autodoc", "autosummary", "viewcode")]
+extensions += ["numpydoc", "myst_parser", "mathml", "sphinx_gallery.gen_gallery"]
+exclude_patterns = ["_build", *(f"gallery/*.{ending}" for ending in ("ipynb", "py", "md5")), "sg_execution_times.rst"]
+# Tables that other pages include.
+exclude_patterns += [name for name in PAGES if name != "benchmarks.md"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 nitpicky = False
 # `name` in a docstring or an example is code, and a link if the API lists it.
@@ -53,22 +37,13 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
+EXAMPLES = ("corrupted_matrix", "missing_entries", "corrupted_table", "sensor_anomalies", "occluded_digits")
+EXAMPLES += ("pipeline", "schedules", "video")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
-    "within_subsection_order": ExplicitOrder(
-        [
-            "plot_corrupted_matrix.py",
-            "plot_missing_entries.py",
-            "plot_corrupted_table.py",
-            "plot_sensor_anomalies.py",
-            "plot_occluded_digits.py",
-            "plot_pipeline.py",
-            "plot_schedules.py",
-            "plot_video.py",
-        ]
-    ),
+    "within_subsection_order": ExplicitOrder([f"plot_{name}.py" for name in EXAMPLES]),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,

@@ -75,12 +75,9 @@ def load_result(path: Path) -> dict[str, Any]:
         lacking = ", ".join(missing) if isinstance(result, dict) else "everything"
         raise ValueError(f"file={path.name} lacks {lacking}; run its benchmark again")
     for table in result["tables"]:
-        for row in table["rows"]:
-            if len(row) != len(table["columns"]):
-                raise ValueError(
-                    f"file={path.name} has a row of {len(row)} cells under {len(table['columns'])} columns "
-                    f"in the table {table['caption']!r}; run its benchmark again"
-                )
+        for row in (row for row in table["rows"] if len(row) != len(table["columns"])):
+            under = f"{len(table['columns'])} columns in the table {table['caption']!r}"
+            raise ValueError(f"file={path.name} has a row of {len(row)} cells under {under}; run its benchmark again")
     return dict(result)
 
 
@@ -89,10 +86,8 @@ def render_result(result: Mapping[str, Any]) -> str:
     parts = [f"## {_text(result['title'])}\n", f"```console\n$ {result['command']}\n```\n"]
     parts.extend(render_table(table) for table in result["tables"])
     parts.extend(f"- {_text(note)}" for note in result["notes"])
-    hardware, versions = (
-        ", ".join(f"{_text(key)} {_text(value)}" for key, value in result[part].items())
-        for part in ("hardware", "versions")
-    )
+    about = [result[part].items() for part in ("hardware", "versions")]
+    hardware, versions = (", ".join(f"{_text(key)} {_text(value)}" for key, value in items) for items in about)
     commit = f", commit {_text(result['commit'])}," if "commit" in result else ""
     parts.append(f"\nMeasured {_text(result['date'])}{commit} on: {hardware}. Versions: {versions}.\n")
     return "\n".join(parts)
@@ -184,11 +179,8 @@ def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
     """Render a result: figure, claims of the paper, tables, machine and versions."""
     rows = [[VERDICTS[c["confirmed"]], c["of"], c["paper"], c["measured"]] for c in result["claims"]]
     claims = {"caption": "The paper, and this measurement", "columns": CLAIM_COLUMNS, "rows": rows}
-    given = {
-        "caption": "What each method was given",
-        "columns": ["method", "given"],
-        "rows": list(result["contestants"].items()),
-    }
+    given = {"caption": "What each method was given", "columns": ["method", "given"]}
+    given["rows"] = [*map(list, result["contestants"].items())]
     heading, command, rest = render_result({**result, "tables": [*result["tables"], given]}).split("\n\n", 2)
     source = f"In the paper: {experiment.source}. Here: {experiment.read(result).setup.caption()}."
     figure = f"![{experiment.title}]({FIGURES}/{experiment.name}.png)"
@@ -199,14 +191,11 @@ def _experiment(experiment: Experiment, result: Mapping[str, Any]) -> str:
 def learning_page(measured: Path = MEASURED, reproduced: Path = REPRODUCED) -> str:
     """Return the shipped models, the commands that made them, and the comparison of published models with ours."""
     models = {name: Schedule.load(name) for name in shipped()}
-    rows = [
-        [
-            *(name, schedule.kind, f"{schedule.influence}, {schedule.update}"),
-            f"{schedule.layers}, then a recurrence" if schedule.tail is not None else schedule.layers,
-            *(trained_on(schedule), score_of(schedule)),
-        ]
-        for name, schedule in models.items()
-    ]
+    rows = []
+    for name, schedule in models.items():
+        layers = f"{schedule.layers}, then a recurrence" if schedule.tail is not None else schedule.layers
+        form = f"{schedule.influence}, {schedule.update}"
+        rows.append([name, schedule.kind, form, layers, trained_on(schedule), score_of(schedule)])
     columns = ["name", "kind", "form", "layers", "trained on", "score"]
     commands = [f"$ {schedule.meta['command']}" for schedule in models.values() if "command" in schedule.meta]
     made = "\n".join(["```console", *commands, "```\n"])
@@ -218,12 +207,8 @@ def learning_page(measured: Path = MEASURED, reproduced: Path = REPRODUCED) -> s
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "benchmarks.md": benchmarks_page,
-    "grid_tables.md": grid_page,
-    "gpu_results.md": gpu_page,
-    "choose_tables.md": choose_page,
-    "experiments_tables.md": experiments_page,
-    "learning_tables.md": learning_page,
+    **{"benchmarks.md": benchmarks_page, "grid_tables.md": grid_page, "gpu_results.md": gpu_page},
+    **{"choose_tables.md": choose_page, "experiments_tables.md": experiments_page, "learning_tables.md": learning_page},
 }
 
 

@@ -60,11 +60,8 @@ def test_infinite_entries_are_located(value: float, dtype: str) -> None:
 def test_infinite_entries_are_located_in_every_layout_and_with_a_start() -> None:
     Y = spoiled(np.inf)
     d = decompose(GOOD.Y, 2)
-    for bad, keywords in (
-        (np.asfortranarray(Y), {}),
-        (Y, {"start": (d.L, d.R)}),
-        (Y, {"schedule": Schedule([0.1, 0.05], [0, 1])}),
-    ):
+    schedule = Schedule([0.1, 0.05], [0, 1])
+    for bad, keywords in ((np.asfortranarray(Y), {}), (Y, {"start": (d.L, d.R)}), (Y, {"schedule": schedule})):
         with pytest.raises(ValueError, match=r"Y\[3, 4\]=inf"):
             decompose(bad, 2, **keywords)
 
@@ -78,14 +75,11 @@ def test_hidden_infinite_entries_are_allowed() -> None:
 
 def test_no_observed_entry() -> None:
     message = r"Y has no observed entry \(all NaN or masked\); pass data"
-    with pytest.raises(ValueError, match=message):
-        decompose(np.full((6, 5), np.nan), 1)
-    with pytest.raises(ValueError, match=message):
-        decompose(np.full((300, 400), np.nan, np.float32), 1)
+    for Y in (np.full((6, 5), np.nan), np.full((300, 400), np.nan, np.float32), np.ma.masked_all((6, 5))):
+        with pytest.raises(ValueError, match=message):
+            decompose(Y, 1)
     with pytest.raises(ValueError, match=message):
         decompose(GOOD.Y, 2, mask=np.zeros((60, 1), bool))
-    with pytest.raises(ValueError, match=message):
-        decompose(np.ma.masked_all((6, 5)), 1)
 
 
 @pytest.mark.parametrize(

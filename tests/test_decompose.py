@@ -70,13 +70,7 @@ def test_recovers_other_draws(seed: int) -> None:
 def test_noise_costs_no_more_than_twice_the_oracle(shape: str, missing: float) -> None:
     """The oracle is told where the outliers are and what they added, and nothing is missing for it."""
     case = planted(
-        SHAPES[shape],
-        rank=RANK,
-        outlier_fraction=0.1,
-        outlier_size=10,
-        noise=0.05,
-        missing=missing,
-        random_state=2,
+        SHAPES[shape], rank=RANK, outlier_fraction=0.1, outlier_size=10, noise=0.05, missing=missing, random_state=2
     )
     full = planted(SHAPES[shape], rank=RANK, outlier_fraction=0.1, outlier_size=10, noise=0.05, random_state=2)
     U, values, Vt = np.linalg.svd(full.Y - full.S, full_matrices=False)

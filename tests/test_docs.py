@@ -122,10 +122,7 @@ def test_results_become_tables(pages: ModuleType, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", r"file=bad.json is not JSON .*; run its benchmark again"),
-        (
-            json.dumps({"title": "T", "command": "c", "tables": [], "notes": []}),
-            r"lacks hardware, versions, date",
-        ),
+        (json.dumps({"title": "T", "command": "c", "tables": [], "notes": []}), r"lacks hardware, versions, date"),
         (
             json.dumps(_result(tables=[{"caption": "C", "columns": ["a", "b"], "rows": [[1]]}])),
             r"has a row of 1 cells under 2 columns in the table 'C'",

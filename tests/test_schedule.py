@@ -30,11 +30,8 @@ def write(folder: Path, content: Any, name: str = "model.json") -> Path:
 
 
 def test_numbers_of_the_layers_and_the_end() -> None:
-    assert SMALL.layers == 2
-    assert SMALL.at(1) == (0.05, 1.4)
-    assert SMALL.at(2) == (0.02, 0.9)
-    assert SMALL.at(3) is None
-    assert SMALL.at(100) is None
+    assert SMALL.layers == 2 and SMALL.at(3) is SMALL.at(100) is None
+    assert SMALL.at(1) == (0.05, 1.4) and SMALL.at(2) == (0.02, 0.9)
 
 
 def test_tail_shrinks_geometrically() -> None:
@@ -83,12 +80,8 @@ def test_papers_scaling_rule(shape: tuple[int, int], rank: int, factor: float) -
 
 
 def test_no_scaling_without_a_base_or_where_adaptive() -> None:
-    for s in (
-        SMALL,
-        dataclasses.replace(SMALL, shape=(10, 10)),
-        dataclasses.replace(SMALL, rank=2),
-        Schedule.load("default"),
-    ):
+    halves = dataclasses.replace(SMALL, shape=(10, 10)), dataclasses.replace(SMALL, rank=2)
+    for s in (SMALL, *halves, Schedule.load("default")):
         assert s.scaled_to((77, 33), 4) is s
 
 
@@ -232,18 +225,11 @@ def test_binary_file_points_to_from_mat(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ shipped
 
 
-def test_shipped_default() -> None:
-    assert "default" in shipped()
-    s = Schedule.load("default")
-    assert s.kind == "adaptive"
-    assert s.tail is not None
-    assert s.meta, "a shipped model says where its numbers come from"
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_model_loads(name: str) -> None:
     s = Schedule.load(name)
-    assert s.at(1) is not None
+    assert s.at(1) is not None and "default" in shipped()
+    assert s.meta, "a shipped model says where its numbers come from"
     # The thresholds of the video model are grey levels, whatever the size of the frames: they are never scaled.
     unscaled = s.shape is None and s.rank is None and name == "video"
     assert s.kind == "adaptive" or (s.shape is not None and s.rank is not None) or unscaled

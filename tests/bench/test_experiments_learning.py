@@ -2,7 +2,6 @@
 
 import html
 import importlib.util
-import itertools
 import json
 import re
 import subprocess
@@ -96,9 +95,8 @@ def test_writes_numbers_and_a_page(
     publish(tmp_path, monkeypatch)
     seen: list[Measurement] = []
     measure = EXPERIMENTS[name].measure
-    experiment = replace(
-        EXPERIMENTS[name], quick=TINY[name], measure=lambda *given: seen.append(measure(*given)) or seen[-1]
-    )
+    watched = {"measure": lambda *given: seen.append(measure(*given)) or seen[-1]}
+    experiment = replace(EXPERIMENTS[name], quick=TINY[name], **watched)
     monkeypatch.setitem(EXPERIMENTS, name, experiment)
     assert main(["reproduce", name, "--quick", "--seed", "4", "-o", str(tmp_path / "out")]) == ExitCode.DONE
     out, err = capsys.readouterr()
@@ -107,13 +105,11 @@ def test_writes_numbers_and_a_page(
     assert record["setup"]["seed"] == 4 and "torch" in record["versions"] and record["quick"] is True
     m = experiment.read(record)
     assert m.setup == replace(TINY[name], seed=4)
-    assert replace(m, notes=seen[0].notes).as_dict() == json.loads(json.dumps(seen[0].as_dict())) | {
-        "setup": m.as_dict()["setup"]
-    }
+    stored = json.loads(json.dumps(seen[0].as_dict())) | {"setup": m.as_dict()["setup"]}
+    assert replace(m, notes=seen[0].notes).as_dict() == stored
     assert [vars(claim) for claim in experiment.judge(m)] == record["claims"]
-    assert json.loads(json.dumps([table.rows for table in experiment.tables(m)])) == [
-        table["rows"] for table in record["tables"]
-    ]
+    rows = json.loads(json.dumps([table.rows for table in experiment.tables(m)]))
+    assert rows == [table["rows"] for table in record["tables"]]
     page = (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", page)))
     assert page.count("data:image/png") == 2 and "measured again (small form)" in text and "training" in err
@@ -192,24 +188,6 @@ def test_without_torch_says_what_to_install(tmp_path: Path) -> None:
     assert len(lines) == 4 and all("pip install 'lrpca[learn]'" in line for line in lines)
     assert done.stdout.strip() == str([int(ExitCode.USAGE)] * 4) and "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
-
-
-# --- the paper's way, timed --------------------------------------------------------------------------------
-
-
-@needs_torch
-def test_the_papers_way_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrpca.learn.paper import PaperTrainer
-
-    clock = itertools.count()  # every look at it is a second later
-    visited: list[int] = []
-    monkeypatch.setattr(training_time.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(PaperTrainer, "step", lambda self: 0.0)
-    monkeypatch.setattr(PaperTrainer, "go_to", lambda self, index: visited.append(index))
-    t = training_time.time_paper_way(Setting(40, 2), 50, 0)
-    assert t.steps == 17_500 and t.timed == 50 and visited == [28, *range(29)]
-    # 29 stages of a second each, 50 steps.
-    assert t.seconds == pytest.approx(17_500 * 29 / 50)
 
 
 # --- made-up measurements: claims go both ways -------------------------------------------------------------

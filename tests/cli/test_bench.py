@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from lrpca.cli import ExitCode, main
 from lrpca.testing import planted
+from tests.helpers.cli import Capsys, Patch, error_line, start
 
 pytest.importorskip("typer", reason="needs the extra cli")
 pytest.importorskip("matplotlib", reason="needs the extra plot")
@@ -21,7 +20,7 @@ QUICK = ("--threads", "1", "--time-limit", "30")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """Return a working directory with a matrix and its truth."""
     monkeypatch.chdir(tmp_path)
     problem = planted((120, 90), rank=2)
@@ -34,7 +33,7 @@ def bench(*arguments: str) -> int:
     return main(["bench", *arguments, *QUICK])
 
 
-def test_a_planted_problem(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_planted_problem(folder: Path, capsys: Capsys) -> None:
     made = ("--shape", "150x110", "--rank", "2", "--outliers", "0.2", "--dtype", "float32", "--seed", "3")
     assert bench(*made, "--methods", "lrpca:tol=1e-5,sklearn", "-o", "out", "--target", "0.01") == ExitCode.DONE
     out, err = capsys.readouterr()
@@ -48,7 +47,7 @@ def test_a_planted_problem(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert sorted(os.listdir("out")) == ["arena.csv", "arena.json", "convergence.png", "index.html"]
 
 
-def test_a_file_with_its_truth(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_its_truth(folder: Path, capsys: Capsys) -> None:
     command = ("Y.npy", "--rank", "2", "-m", "lrpca", "-o", "new/out", "--truth", "X.npy", "-q")
     assert bench(*command) == ExitCode.DONE
     assert capsys.readouterr().out == ""
@@ -58,7 +57,7 @@ def test_a_file_with_its_truth(folder: Path, capsys: pytest.CaptureFixture[str])
     assert bench(*command, "--force") == ExitCode.DONE
 
 
-def test_rows_that_fail_are_a_result_but_not_if_all_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_fail_are_a_result_but_not_if_all_do(folder: Path, capsys: Capsys) -> None:
     Y = np.load("Y.npy")
     Y[3, 4] = np.nan
     np.save("Y.npy", Y)
@@ -90,11 +89,10 @@ def test_rows_that_fail_are_a_result_but_not_if_all_do(folder: Path, capsys: pyt
     ],
 )
 def test_bad_usage_is_one_line_before_any_work(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: ExitCode, words: tuple[str, ...]
+    folder: Path, capsys: Capsys, arguments: tuple[str, ...], code: ExitCode, words: tuple[str, ...]
 ) -> None:
     assert bench(*arguments) == code
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: ") and all(word in err for word in words)
+    error_line(capsys, *words)
     assert sorted(os.listdir()) == ["X.npy", "Y.npy"]
 
 
@@ -102,14 +100,8 @@ def test_bad_usage_is_one_line_before_any_work(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_the_contestant_and_leaves_nothing(folder: Path, number: signal.Signals, code: int) -> None:
     (folder / "tmp").mkdir()
-    command = [sys.executable, "-m", "lrpca", "bench", "--n", "900", "-m", "pyrpca:tol=0", "-o", "out"]
-    run = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder / "tmp"), "OPENBLAS_NUM_THREADS": "1"},
-    )
+    environment = {"TMPDIR": str(folder / "tmp"), "OPENBLAS_NUM_THREADS": "1"}
+    run = start("bench", "--n", "900", "-m", "pyrpca:tol=0", "-o", "out", **environment)
     deadline = time.monotonic() + 60
     while not _children(run.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -121,9 +113,8 @@ def test_an_interrupt_ends_the_contestant_and_leaves_nothing(folder: Path, numbe
     deadline = time.monotonic() + 60
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert (
-        not Path(f"/proc/{worker}").exists() and not list((folder / "tmp").iterdir()) and not (folder / "out").exists()
-    )
+    assert not Path(f"/proc/{worker}").exists()
+    assert not list((folder / "tmp").iterdir()) and not (folder / "out").exists()
 
 
 def _children(process: int) -> list[int]:

@@ -10,15 +10,7 @@ from lrpca.cli import demo
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 Image = pytest.importorskip("PIL.Image", reason="needs the extra plot")
 
-FILES = [
-    "background.png",
-    "convergence.png",
-    "foreground.png",
-    "frame.png",
-    "index.html",
-    "mask.png",
-    "result.json",
-]
+FILES = ["background.png", "convergence.png", "foreground.png", "frame.png", "index.html", "mask.png", "result.json"]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from lrpca.cli import main
 from lrpca.cli.console import ExitCode
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
 from lrpca.decomposition.zarr import read_sparse
+from tests.helpers.cli import Capsys, Patch, error_line, planted
 
 pytest.importorskip("typer", reason="needs the extra cli")
 zarr = pytest.importorskip("zarr", reason="needs the extra dask")
@@ -24,18 +25,11 @@ zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 RANK = 3
 
 
-def planted() -> tuple[np.ndarray, np.ndarray]:
-    """Return X of rank 3 and Y, which is X with every twelfth entry spoiled."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((400, RANK)) @ rng.standard_normal((RANK, 150))
-    return X, X + 3 * rng.choice([-1, 1], X.shape) * (rng.random(X.shape) < 1 / 12)
-
-
-X, Y = planted()
+X, Y = planted(400)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """Return a working directory that holds the data as Y.zarr, which is read in 4 blocks of 2 chunks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lrpca.matrices.chunked.grid.plan_grid.__defaults__", ((), 1 << 17))
@@ -54,7 +48,7 @@ def relative_error(found: Any) -> float:
 # --- what is read and written ------------------------------------------------------------------------------
 
 
-def test_zarr_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zarr_to_zarr(folder: Path, capsys: Capsys) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--low-rank") == ExitCode.DONE
     out, err = capsys.readouterr()
     for part in ("Y.zarr (400 x 150, float64)", " in blocks, ", "B/s", "out.zarr/sparse", "out.zarr/low_rank"):
@@ -74,7 +68,7 @@ def test_zarr_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert group["low_rank"].chunks == (100, 80)
 
 
-def test_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layouts(folder: Path, capsys: Capsys) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--layout", "dense", "-q") == ExitCode.DONE
     S = zarr.open_array("out.zarr/sparse", mode="r")
     np.testing.assert_array_equal(S[:] != 0, X != Y)
@@ -87,9 +81,7 @@ def test_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("new.zarr").exists()
 
 
-def test_other_inputs_and_outputs_give_the_same(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_inputs_and_outputs_give_the_same(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     # Several bands of rows, each in several parts.
     monkeypatch.setattr("lrpca.matrices.chunked.matrix._BAND", 1 << 17)
     monkeypatch.setattr("lrpca.decomposition.result._BLOCK", 1 << 12)
@@ -119,7 +111,7 @@ def test_other_inputs_and_outputs_give_the_same(
     assert "choose one with --key, or key= of read_matrix" in errors and "Y[1]='none.npy' does not exist" in errors
 
 
-def test_in_memory_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_memory_to_zarr(folder: Path, capsys: Capsys) -> None:
     np.save("Y.npy", Y.astype(np.float32))
     assert decompose("Y.npy", "-o", "out.zarr", "--sparse") == ExitCode.DONE
     assert " in blocks, " not in capsys.readouterr().out
@@ -128,15 +120,14 @@ def test_in_memory_to_zarr(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     np.testing.assert_array_equal(S.toarray() != 0, X != Y)
 
 
-def test_only_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_results_are_replaced(folder: Path, capsys: Capsys) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "-q") == ExitCode.DONE
     zarr.create_array("other.zarr", shape=(2, 2), dtype=float)[:] = 7
     Path("file.zarr").write_text("mine")
     before = sorted(folder.rglob("*"))
     for output, more in (("out.zarr", []), *((name, ["--force"]) for name in ("other.zarr", "file.zarr", "Y.zarr"))):
         assert decompose("Y.zarr", "-o", output, *more) == ExitCode.OUTPUT
-        err = capsys.readouterr().err
-        assert err.startswith(f"lrpca: path={output!r} ") and err.count("\n") == 1 and ";" in err
+        error_line(capsys, f"path={output!r} ", ";")
     for output in ("Y.zarr/result", "Y.zarr/out.npz", "none/out.zarr"):
         assert decompose("Y.zarr", "-o", output, "--force") == ExitCode.OUTPUT
     assert sorted(folder.rglob("*")) == before
@@ -149,21 +140,16 @@ def test_only_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[s
 # --- what is shown -------------------------------------------------------------------------------------------
 
 
-def test_progress_in_chunks_and_bytes(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_in_chunks_and_bytes(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse") == ExitCode.DONE
     assert "blocks" not in capsys.readouterr().err  # no minute has passed
     monkeypatch.setattr("lrpca.cli.console.INTERVAL", 0.0)
     assert decompose("Y.zarr", "-o", "out.zarr", "--sparse", "--force") == ExitCode.DONE
     err = capsys.readouterr().err
     lines = err.splitlines()
-    assert [line.split(",")[0] for line in lines if line.startswith("pass 2: ")] == [
-        f"pass 2: {done} of 4 blocks" for done in (1, 2, 3, 4)
-    ]
-    assert [line.split(",")[0] for line in lines if line.startswith("writing")] == [
-        f"writing S: {done} of 4 blocks" for done in (1, 2, 3, 4)
-    ]
+    for doing in ("pass 2: ", "writing S: "):
+        told = [line.split(",")[0] for line in lines if line.startswith(doing)]
+        assert told == [f"{doing}{done} of 4 blocks" for done in (1, 2, 3, 4)]
     passes = [int(line.split()[1][:-1]) for line in lines if line.startswith("pass ")]
     assert sorted(set(passes)) == list(range(1, max(passes) + 1)) and "reading single entries: " in err
     assert all(line.endswith("B/s") for line in lines if "blocks" in line) and "\x1b" not in err
@@ -178,9 +164,7 @@ def content(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def test_a_disk_that_fills_while_s_is_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_while_s_is_written(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     from zarr.storage import LocalStore
 
     monkeypatch.setattr("lrpca.decomposition.zarr_stores._ENTRIES", 1000)
@@ -210,9 +194,7 @@ def test_a_disk_that_fills_while_s_is_written(
     assert content(folder) == before and {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
 
 
-def test_interrupted_while_s_is_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_while_s_is_written(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     def interrupt(doing: str, reading: Any) -> str:
         if doing == "writing S" and reading.done == 3:
             raise KeyboardInterrupt
@@ -226,9 +208,7 @@ def test_interrupted_while_s_is_written(
     assert {path.name for path in folder.iterdir()} == {"Y.zarr", "out.zarr"}
 
 
-def test_interrupted_with_a_checkpoint(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_with_a_checkpoint(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     cells = cli_decompose._cells
 
     def interrupt(state: Any) -> Any:
@@ -251,9 +231,7 @@ def test_interrupted_with_a_checkpoint(
     assert decompose("Y.zarr", "-o", "x.zarr", "--checkpoint", "none/run.npz") == ExitCode.OUTPUT
 
 
-def test_a_checkpoint_that_cannot_be_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_cannot_be_written(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run.npz")
 
@@ -266,7 +244,7 @@ def test_a_checkpoint_that_cannot_be_written(
     assert [path.name for path in folder.iterdir()] == ["Y.zarr"]
 
 
-def test_a_chunk_that_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chunk_that_cannot_be_read(folder: Path, capsys: Capsys) -> None:
     Path("Y.zarr/c/2/1").write_bytes(b"damaged")
     assert decompose("Y.zarr", "-o", "out.zarr") == ExitCode.INPUT
     err = capsys.readouterr().err
@@ -295,7 +273,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("default")
-def test_on_a_cluster(folder: Path, cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_cluster(folder: Path, cluster: Any, capsys: Capsys) -> None:
     from lrpca.matrices.chunked.cluster import active_client
 
     arguments = ["Y.zarr", "-o", "out.zarr", "--sparse", "--layout", "dense", "--scheduler", cluster.scheduler_address]
@@ -307,14 +285,11 @@ def test_on_a_cluster(folder: Path, cluster: Any, capsys: pytest.CaptureFixture[
     assert group["sparse"].attrs["entries"] == np.count_nonzero(X != Y)
 
 
-def test_schedulers_that_do_not_answer(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedulers_that_do_not_answer(folder: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     monkeypatch.setattr(cli_decompose, "_PATIENCE", 0.5)
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):
         assert decompose("Y.zarr", "-o", "out.zarr", "--scheduler", address) == ExitCode.INPUT
-        err = capsys.readouterr().err
-        assert err.startswith(f"lrpca: scheduler={address!r} does not answer (") and err.count("\n") == 1
+        error_line(capsys, f"scheduler={address!r} does not answer (")
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert decompose("Y.zarr", "-o", "out.zarr", "--scheduler", "tcp://127.0.0.1:9") == ExitCode.USAGE
     assert "pip install lrpca[dask]" in capsys.readouterr().err and not Path("out.zarr").exists()
@@ -329,7 +304,7 @@ def test_what_a_link_points_to_is_replaced(folder: Path) -> None:
     assert zarr.open_group("real.zarr", mode="r")["L"].shape == (400, RANK)
 
 
-def test_what_others_put_into_a_result_is_not_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_others_put_into_a_result_is_not_removed(folder: Path, capsys: Capsys) -> None:
     assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "-q"]) == ExitCode.DONE
     Path("out.zarr/notes.txt").write_text("mine")
     assert main(["decompose", "Y.zarr", "--rank", "3", "-o", "out.zarr", "-q", "-f"]) == ExitCode.OUTPUT

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shlex
 import signal
 import subprocess
@@ -19,6 +18,8 @@ from lrpca.cli import main
 from lrpca.cli import train as cli_train
 from lrpca.cli.console import ExitCode
 from lrpca.testing import planted
+from tests.helpers.cli import Capsys, Patch, error_line, start
+from tests.helpers.full_disk import full_disk
 
 pytest.importorskip("typer", reason="needs the extra cli")
 torch = pytest.importorskip("torch", reason="needs the extra learn")
@@ -28,7 +29,7 @@ BRIEF = ("--layers", "2", "--steps", "6")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
     """Return an empty working directory; PyTorch has one thread, as the machine may be busy."""
     monkeypatch.chdir(tmp_path)
     before = torch.get_num_threads()
@@ -63,7 +64,7 @@ def numbers(path: str) -> tuple[Any, ...]:
 # --- what is written and printed ---------------------------------------------------------------------------
 
 
-def test_a_model_that_says_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_says_where_it_comes_from(capsys: Capsys) -> None:
     assert train(*MADE, *BRIEF, "--outliers", "0.2", "--seed", "3", "-o", "models/mine.json") == ExitCode.DONE
     out, err = capsys.readouterr()
     assert os.listdir("models") == ["mine.json"]  # the checkpoint is gone
@@ -89,7 +90,7 @@ def test_a_model_that_says_where_it_comes_from(capsys: pytest.CaptureFixture[str
     assert main(shlex.split(next_command)[1:]) == ExitCode.DONE and Path("result.npz").exists()
 
 
-def test_quiet_and_the_same_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_and_the_same_seed(capsys: Capsys) -> None:
     for name, seed in (("one", "0"), ("two", "0"), ("other", "1")):
         assert train(*MADE, *BRIEF, "--seed", seed, "-o", f"{name}.json", "-q") == ExitCode.DONE
     assert capsys.readouterr() == ("", "")
@@ -108,7 +109,7 @@ def test_models_of_the_papers_form(model: str) -> None:
     assert (schedule.tail is None) == (model == "fnn") and schedule.layers == (1 if model == "rnn" else 2)
 
 
-def test_the_papers_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_papers_way(capsys: Capsys) -> None:
     settings = ("--form", "paper", "--way", "paper", "--layers", "1", "--steps", "20", "--model", "fnn")
     assert train(*MADE, *settings, "-o", "m.json", "--plot", "m.png") == ExitCode.DONE
     assert lrpca.Schedule.load("m.json").meta["training"]["way"] == "paper"
@@ -134,7 +135,7 @@ def test_absolute_numbers_to_begin_with_are_scaled_to_the_size() -> None:
     np.testing.assert_allclose(ratios, 4, rtol=0.3)  # (240 / 60), and one step does not lead far
 
 
-def test_problems_of_many_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_of_many_kinds(monkeypatch: Patch, capsys: Capsys) -> None:
     from lrpca.learn.problems import Mixture
 
     monkeypatch.setattr("lrpca.learn.problems.Mixture", lambda: Mixture(shapes=[(50, 40), (30, 60)], ranks=[1, 2]))
@@ -143,7 +144,7 @@ def test_problems_of_many_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "--rank N --schedule m.json" in capsys.readouterr().out
 
 
-def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_picture(capsys: Capsys) -> None:
     image = pytest.importorskip("PIL.Image", reason="needs the extra plot")
     assert train(*MADE, *BRIEF, "-o", "m.json", "--plot", "pictures/m.png") == ExitCode.DONE
     assert "pictures/m.png" in capsys.readouterr().out
@@ -154,7 +155,7 @@ def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
         assert (np.abs(half - (0x25, 0x63, 0xEB)).sum(axis=2) < 30).sum() > 200
 
 
-def test_a_live_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_live_table_on_a_terminal(monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
@@ -166,7 +167,7 @@ def test_a_live_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 # --- your own matrices --------------------------------------------------------------------------------------
 
 
-def test_files_alone_with_labels_and_with_their_truth(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_alone_with_labels_and_with_their_truth(files: Path, capsys: Capsys) -> None:
     given = ("Y0.npy", "Y1.npy", "--rank", "2", "--layers", "1", "--steps", "2")
     sources = []
     for name, more in {
@@ -218,11 +219,7 @@ def test_pairs_are_in_the_order_of_the_files(files: Path) -> None:
         (("Y0.npy", "--rank", "2", "--truth", "none.npy"), ExitCode.INPUT, ("none.npy", "does not exist")),
         (("Y0.npy", "--rank", "51"), ExitCode.INPUT, ("rank=51", "Y0.npy")),
         (("short.npy", "--rank", "2"), ExitCode.INPUT, ("short.npy", "truncated")),
-        (
-            ("Y0.npy", "--rank", "2", "--truth", "odd.npy"),
-            ExitCode.INPUT,
-            ("odd.npy.shape=(50, 60)", "Y0.npy.shape=(60, 50)"),
-        ),
+        (("Y0.npy", "--rank", "2", "--truth", "odd.npy"), ExitCode.INPUT, ("odd.npy.shape=(50, 60)", "=(60, 50)")),
         (("Y0.npy", "--rank", "2", "--truth", "gaps.npy"), ExitCode.INPUT, ("gaps.npy[3, 4]=nan",)),
         (("Y0.npy", "complex.npy", "--rank", "2"), ExitCode.INPUT, ("complex.npy.dtype", "real")),
         (("--begin", "nosuch"), ExitCode.INPUT, ("schedule='nosuch'", "default")),
@@ -230,18 +227,15 @@ def test_pairs_are_in_the_order_of_the_files(files: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_before_any_work(
-    files: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: ExitCode, words: tuple[str, ...]
+    files: Path, capsys: Capsys, arguments: tuple[str, ...], code: ExitCode, words: tuple[str, ...]
 ) -> None:
     Path("short.npy").write_bytes(Path("Y0.npy").read_bytes()[:5000])
     np.save("odd.npy", np.load("X0.npy").T)
     np.save("complex.npy", 1j * np.load("X0.npy"))
-    X = np.load("X0.npy")
-    X[3, 4] = np.nan
-    np.save("gaps.npy", X)
+    np.save("gaps.npy", np.where(np.arange(3000).reshape(60, 50) == 154, np.nan, np.load("X0.npy")))
     before = names()
     assert train(*arguments, "-o", "m.json", "-q") == code
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: ") and all(word in err for word in words), err
+    error_line(capsys, *words)
     assert names() == before
 
 
@@ -262,7 +256,7 @@ def test_bad_input_is_one_line_before_any_work(
     ],
 )
 def test_outputs_that_cannot_be_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: tuple[str, ...]
+    folder: Path, capsys: Capsys, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     for name in ("file", "old.json", "old.png", "Y.json"):
         Path(name).write_text("mine")
@@ -270,19 +264,18 @@ def test_outputs_that_cannot_be_written(
     os.mkfifo("pipe.json")
     before = names()
     assert train(*arguments) == ExitCode.OUTPUT  # one line: before anything was drawn
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: path=") and all(word in err for word in words)
+    error_line(capsys, "lrpca: path=", *words)
     assert names() == before and Path("old.json").read_text() == Path("old.png").read_text() == "mine"
 
 
-def test_force_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_replaces(capsys: Capsys) -> None:
     for name in ("m.json", "m.png"):
         Path(name).write_text("old")
     assert train(*MADE, *BRIEF, "-o", "m.json", "--plot", "m.png", "--force", "-q") == ExitCode.DONE
     assert lrpca.Schedule.load("m.json").layers == 3 and Path("m.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_divergence_writes_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_divergence_writes_no_model(monkeypatch: Patch, capsys: Capsys) -> None:
     from lrpca.learn.fast import FastTrainer
 
     taken = FastTrainer.step
@@ -293,9 +286,8 @@ def test_divergence_writes_no_model(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     monkeypatch.setattr(FastTrainer, "step", step)
     assert train(*MADE, *BRIEF, "-o", "m.json", "-q") == ExitCode.NOT_CONVERGED
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("lrpca: training diverged in step 4")
-    assert "--force to start again" in err and names() == ["m.checkpoint.json"]
+    error_line(capsys, "training diverged in step 4", "--force to start again")
+    assert names() == ["m.checkpoint.json"]
 
 
 def test_without_pytorch_says_what_to_install(folder: Path) -> None:
@@ -309,32 +301,25 @@ def test_without_pytorch_says_what_to_install(folder: Path) -> None:
     assert "default" in done.stdout and names() == []
 
 
-def test_without_matplotlib_says_so_before_training(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_matplotlib_says_so_before_training(monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert train(*MADE, *BRIEF, "-o", "m.json", "--plot", "m.png") == ExitCode.USAGE
     err = capsys.readouterr().err
     assert err == "lrpca: plots need matplotlib, which is not installed; pip install lrpca[plot]\n" and names() == []
 
 
-def test_a_disk_that_fills_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_fills_up(capsys: Capsys) -> None:
     assert train(*MADE, *BRIEF, "-o", "first.json", "-q") == ExitCode.DONE  # nothing is compiled under the limit
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, usual[1]))
-    try:
-        code = train(*MADE, *BRIEF, "-o", "m.json", "-q")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    out, err = capsys.readouterr()
-    assert (code, out) == (ExitCode.OUTPUT, "") and names() == ["first.json"]
-    assert err.startswith("lrpca: checkpoint='m.checkpoint.json' cannot be written (") and err.count("\n") == 1
+    with full_disk(500):
+        assert train(*MADE, *BRIEF, "-o", "m.json", "-q") == ExitCode.OUTPUT
+    error_line(capsys, "checkpoint='m.checkpoint.json' cannot be written (")
+    assert names() == ["first.json"]
 
 
 # --- interrupts and going on --------------------------------------------------------------------------------
 
 
-def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt_at(step: int, number: int, monkeypatch: Patch) -> None:
     """Have a signal arrive when a step is shown."""
     usual = cli_train._follow
 
@@ -352,9 +337,7 @@ def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("settings", [(), ("--form", "paper"), ("--form", "paper", "--way", "paper")])
-def test_resumed_is_uninterrupted(
-    settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resumed_is_uninterrupted(settings: tuple[str, ...], monkeypatch: Patch, capsys: Capsys) -> None:
     command = (*MADE, "--layers", "2", "--steps", "12", *settings, "-o", "m.json")
     assert train(*command, "-q") == ExitCode.DONE
     whole = lrpca.Schedule.load("m.json")
@@ -376,13 +359,7 @@ def test_resumed_is_uninterrupted(
 
 def test_ctrl_c_in_the_middle(folder: Path) -> None:
     command = ["train", *MADE, "--steps", "100000", "-o", "m.json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lrpca", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-    )
+    process = start(*command, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
     assert process.stderr is not None
     assert process.stderr.readline().startswith("step      0 of 100000")
     process.send_signal(signal.SIGINT)
@@ -391,9 +368,7 @@ def test_ctrl_c_in_the_middle(folder: Path) -> None:
     assert err.endswith(f"resume with: lrpca {shlex.join(command)} --resume\n") and names() == ["m.checkpoint.json"]
 
 
-def test_ctrl_c_before_the_first_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_the_first_checkpoint(monkeypatch: Patch, capsys: Capsys) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
@@ -403,9 +378,7 @@ def test_ctrl_c_before_the_first_checkpoint(
     assert err == "lrpca: interrupted, nothing half-written is left; no checkpoint was written yet\n"
 
 
-def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(monkeypatch: Patch, capsys: Capsys) -> None:
     command = (*MADE, *BRIEF, "-o", "m.json", "-q")
     with monkeypatch.context() as patch:
         interrupt_at(3, signal.SIGINT, patch)
@@ -415,8 +388,7 @@ def test_an_old_checkpoint_is_neither_lost_nor_mixed_up(
     assert train(*command) == ExitCode.OUTPUT
     assert "--resume" in capsys.readouterr().err
     assert train(*command, "--resume", "--seed", "4") == ExitCode.INPUT
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "seed" in err and "m.checkpoint.json" in err
+    error_line(capsys, "seed", "m.checkpoint.json")
     assert names() == ["m.checkpoint.json"] and Path("m.checkpoint.json").read_bytes() == state
     Path("m.checkpoint.json").write_bytes(state[: len(state) // 2])
     assert train(*command, "--resume") == ExitCode.INPUT

@@ -1,9 +1,7 @@
 """The command ``lrpca video`` as a user meets it: what is written and printed, every exit code, and Ctrl-C."""
 
 import json
-import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +21,8 @@ from lrpca.video.learning import SceneLearner
 from lrpca.video.preview import Preview
 from lrpca.video.scene import Scene
 from lrpca.video.writing import PictureFolder, VideoFile
+from tests.helpers.cli import Capsys, Patch, error_line, start
+from tests.helpers.full_disk import full_disk
 from tests.helpers.terminal import run_in_terminal
 
 HEIGHT, WIDTH, N_FRAMES = 48, 64, 60
@@ -51,7 +51,7 @@ def write_clip(path: str, n_frames: int = N_FRAMES) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """Return a working directory that holds a clip as clip.mp4."""
     monkeypatch.chdir(tmp_path)
     write_clip("clip.mp4")
@@ -76,7 +76,7 @@ def names(path: Path) -> list[str]:
 # --- what is written ---------------------------------------------------------------------------------------
 
 
-def test_videos_page_and_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_videos_page_and_figures(folder: Path, capsys: Capsys) -> None:
     assert main(["video", "clip.mp4"]) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert names(folder / "clip-separated") == EVERYTHING
@@ -100,7 +100,7 @@ def test_videos_page_and_figures(folder: Path, capsys: pytest.CaptureFixture[str
     assert "\x1b" not in err
 
 
-def test_a_clip_in_which_nothing_moves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clip_in_which_nothing_moves(folder: Path, capsys: Capsys) -> None:
     with VideoFile("one.mp4", HEIGHT, WIDTH, 25.0) as clip:
         clip.write(render(0))
     assert main(["video", "one.mp4"]) == ExitCode.DONE
@@ -109,7 +109,7 @@ def test_a_clip_in_which_nothing_moves(folder: Path, capsys: pytest.CaptureFixtu
     assert figures(folder / "one-separated")["frames"] == 1
 
 
-def test_pictures_in_and_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_in_and_out(folder: Path, capsys: Capsys) -> None:
     with PictureFolder("shots", HEIGHT, WIDTH) as clip:
         for index in range(N_FRAMES):
             clip.write(render(index))
@@ -134,7 +134,7 @@ def test_region_and_resolution(folder: Path) -> None:
     assert masks[:, :, 40:].any() and not masks[:, :, :40].any()
 
 
-def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: Capsys) -> None:
     assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
     (folder / "out" / "notes.txt").write_text("mine")
     write_clip("clip.mp4", 30)
@@ -150,9 +150,7 @@ def test_a_second_run_replaces_the_first_if_forced(folder: Path, capsys: pytest.
 # --- what is printed ---------------------------------------------------------------------------------------
 
 
-def test_a_restless_background_is_warned_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_restless_background_is_warned_of(folder: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     for share, warned in ((0.4, False), (0.6, True)):
         everywhere = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH) < share * HEIGHT * WIDTH
         monkeypatch.setattr(Scene, "dynamic", property(lambda _, everywhere=everywhere: everywhere))
@@ -183,50 +181,29 @@ def test_bar_on_a_terminal(folder: Path) -> None:
 # --- exit codes --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--rank", "0"],
-        ["--rank", "two"],
-        ["--sensitivity", "0"],
-        ["--sensitivity", "nan"],
-        ["--window", "1"],
-        ["--masks", "paper"],
-        ["--roi", "1,2,3"],
-        ["--roi", "1,2,3,-4"],
-        ["--roi", "3,2,3,4"],
-        ["--ignore", "1,4,3,2"],
-        ["--downscale", "0"],
-        ["--ignore", ""],
-        ["--frobnicate"],
-        ["second.mp4"],
-    ],
-)
-def test_wrong_usage(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["video", "clip.mp4", *arguments]) == ExitCode.USAGE
+WRONG = ("--rank=0", "--rank=two", "--sensitivity=0", "--sensitivity=nan", "--window=1", "--masks=paper", "--roi=1,2,3")
+WRONG += ("--roi=1,2,3,-4", "--roi=3,2,3,4", "--ignore=1,4,3,2", "--downscale=0", "--ignore=", "--frobnicate", "2.mp4")
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_wrong_usage(folder: Path, argument: str, capsys: Capsys) -> None:
+    assert main(["video", "clip.mp4", argument]) == ExitCode.USAGE
     out, err = capsys.readouterr()
     assert out == "" and ("Error" in err or (err.startswith("lrpca: ") and err.count("\n") == 1 and ";" in err))
     assert names(folder) == ["clip.mp4"]
 
 
-def test_inputs_that_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_that_are_refused(folder: Path, capsys: Capsys) -> None:
     (folder / "empty").mkdir()
     (folder / "notes.mp4").write_text("no video at all")
     write_sound(folder / "sound.wav")
     before = names(folder)
     for file in ("none.mp4", "empty", "notes.mp4", "sound.wav"):
         assert main(["video", file, "-o", "out"]) == ExitCode.INPUT
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith(f"lrpca: source={file!r} ") and err.count("\n") == 1 and ";" in err
-    for option, value in (
-        ("--roi", "0,0,65,48"),
-        ("--roi", "none.png"),
-        ("--ignore", "0,0,64,48"),
-        ("--downscale", "49"),
-    ):
-        assert main(["video", "clip.mp4", "-o", "out", option, value]) == ExitCode.INPUT
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("lrpca: ") and err.count("\n") == 1 and ";" in err
+        error_line(capsys, f"source={file!r} ", ";")
+    for option in ("--roi=0,0,65,48", "--roi=none.png", "--ignore=0,0,64,48", "--downscale=49"):
+        assert main(["video", "clip.mp4", "-o", "out", option]) == ExitCode.INPUT
+        error_line(capsys, ";")
     assert names(folder) == before
 
 
@@ -238,28 +215,26 @@ def write_sound(path: Path) -> None:
         sound.writeframes(bytes(8000))
 
 
-def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_extra(folder: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     assert main(["video", "clip.mp4", "-o", "out"]) == ExitCode.USAGE
-    err = capsys.readouterr().err
-    assert "pip install" in err and "lrpca[video]" in err and err.count("\n") == 1
+    error_line(capsys, "pip install", "lrpca[video]")
     assert names(folder) == ["clip.mp4"]
 
 
-def test_outputs_that_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_that_cannot_be_written(folder: Path, capsys: Capsys) -> None:
     (folder / "file").write_text("x")
     (folder / "taken" / "mask.mp4").mkdir(parents=True)
     outputs = ["file", "file/out", "taken"] + (["/proc/out"] if Path("/proc/self").exists() else [])
     before = sorted(folder.rglob("*"))
     for output in outputs:
         assert main(["video", "clip.mp4", "-o", output]) == ExitCode.OUTPUT
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith(f"lrpca: path='{output}") and err.count("\n") == 1 and ";" in err
+        error_line(capsys, f"path='{output}", ";")
     assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["background.mp4", "mask"])
-def test_the_input_is_never_replaced(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_input_is_never_replaced(folder: Path, name: str, capsys: Capsys) -> None:
     source = folder / name
     if source.suffix:
         (folder / "clip.mp4").rename(source)
@@ -272,22 +247,17 @@ def test_the_input_is_never_replaced(folder: Path, name: str, capsys: pytest.Cap
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_disk_that_fills_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_fills_up(folder: Path, capsys: Capsys) -> None:
     assert main(["video", "clip.mp4", "-o", "old", "-q"]) == ExitCode.DONE  # also compiles, if need be
     (folder / "old" / "report.html").write_text("old")
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, usual[1]))
-    try:
-        code = main(["video", "clip.mp4", "-o", "old", "-q", "-f"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    err = capsys.readouterr().err
-    assert code == ExitCode.OUTPUT and err.startswith("lrpca: path='old' cannot be written (") and err.count("\n") == 1
+    with full_disk(2_000):
+        assert main(["video", "clip.mp4", "-o", "old", "-q", "-f"]) == ExitCode.OUTPUT
+    error_line(capsys, "path='old' cannot be written (")
     assert not [name for name in names(folder / "old") if name.startswith(".")]
     assert (folder / "old" / "report.html").read_text() == "old"
 
 
-def test_a_truncated_clip_keeps_its_beginning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_clip_keeps_its_beginning(folder: Path, capsys: Capsys) -> None:
     write_clip("long.mp4", 300)
     whole = (folder / "long.mp4").read_bytes()
     (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
@@ -308,7 +278,7 @@ def test_a_truncated_clip_keeps_its_beginning(folder: Path, capsys: pytest.Captu
     assert figures(folder / "out")["complete"] is True and figures(folder / "out" / "partial")["clip"] == "cut.mp4"
 
 
-def test_a_folder_that_goes_wrong_in_the_middle(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_goes_wrong_in_the_middle(folder: Path, capsys: Capsys) -> None:
     with PictureFolder("shots", HEIGHT, WIDTH) as clip:
         for index in range(N_FRAMES):
             clip.write(render(index))
@@ -326,12 +296,6 @@ def test_a_folder_that_goes_wrong_in_the_middle(folder: Path, capsys: pytest.Cap
 
 
 # --- interrupted -------------------------------------------------------------------------------------------
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """Run the command as a process of its own."""
-    command = [sys.executable, "-m", "lrpca", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(
@@ -365,12 +329,7 @@ def test_interrupted_in_the_middle(folder: Path, number: signal.Signals, code: E
     ],
 )
 def test_an_interrupted_run_leaves_the_complete_result(
-    folder: Path,
-    error: BaseException,
-    code: ExitCode,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, error: BaseException, code: ExitCode, said: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     assert main(["video", "clip.mp4", "-o", "out", "-q"]) == ExitCode.DONE
     before = {name: (folder / "out" / name).read_bytes() for name in EVERYTHING}
@@ -390,9 +349,7 @@ def test_an_interrupted_run_leaves_the_complete_result(
     assert figures(folder / "out" / "partial")["frames"] == 40
 
 
-def test_interrupted_before_the_first_frame(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_before_the_first_frame(folder: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

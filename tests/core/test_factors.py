@@ -43,24 +43,16 @@ def projector(M: Any, weight: Any = None) -> Any:
     return M @ np.linalg.solve(M.conj().T @ W @ M, M.conj().T @ W)
 
 
-def test_pseudo_inverse_leaves_absent_directions_out() -> None:
+def test_pseudo_inverse_leaves_absent_directions_out_and_keeps_weak_ones() -> None:
     M = np.random.default_rng(0).standard_normal((9, 2))
     singular = iteration.gram(np.column_stack([M, M[:, 0]]))
     inverse = iteration.pseudo_inverse(singular)
     np.testing.assert_allclose(inverse, np.linalg.pinv(singular, rcond=1e-12), rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(iteration.pseudo_inverse(np.zeros((2, 2))), 0)
-
-
-def test_pseudo_inverse_keeps_weak_directions() -> None:
     vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
-    inverse = iteration.pseudo_inverse((vectors * [1.0, 1e-5, 1e-10]) @ vectors.T)
-    np.testing.assert_allclose(inverse, (vectors * [1.0, 1e5, 1e10]) @ vectors.T, rtol=1e-4)
-
-
-def test_pseudo_inverse_does_not_depend_on_scale() -> None:
-    gram = iteration.gram(np.random.default_rng(0).standard_normal((9, 3)))
-    for scale in (4.0**-80, 4.0**80):
-        np.testing.assert_allclose(iteration.pseudo_inverse(scale * gram) * scale, iteration.pseudo_inverse(gram))
+    for scale in (1.0, 4.0**-80, 4.0**80):
+        inverse = iteration.pseudo_inverse(scale * (vectors * [1.0, 1e-5, 1e-10]) @ vectors.T)
+        np.testing.assert_allclose(inverse * scale, (vectors * [1.0, 1e5, 1e10]) @ vectors.T, rtol=1e-4)
 
 
 def test_gram_has_its_conjugate_on_the_right(factors: Any) -> None:
@@ -75,10 +67,8 @@ def test_scaled_directions_are_the_papers(factors: Any, weight: Any) -> None:
     Y, L, R = factors
     dL, dR = iteration.scaled_directions(L, R, run(Y, L, R, weight), weight)
     np.testing.assert_allclose(L + dL, np.linalg.lstsq(R, Y.T, rcond=None)[0].T, atol=1e-12)
-    root = np.ones(N1) if weight is None else np.sqrt(weight)
-    np.testing.assert_allclose(
-        R + dR, np.linalg.lstsq(L * root[:, None], Y * root[:, None], rcond=None)[0].T, atol=1e-12
-    )
+    root = np.ones((N1, 1)) if weight is None else np.sqrt(weight)[:, None]
+    np.testing.assert_allclose(R + dR, np.linalg.lstsq(L * root, Y * root, rcond=None)[0].T, atol=1e-12)
 
 
 @pytest.mark.parametrize("weight", (None, WEIGHT), ids=["plain", "weighted"])
@@ -222,14 +212,6 @@ def test_retraction_is_the_truncated_svd_of_the_tangent_step(factors: Any, weigh
     assert np.all(np.diff(new.values) <= 0)
     root = np.sqrt(np.diag(W))[:, None]
     np.testing.assert_allclose(new.values, np.linalg.svd(root * moved, compute_uv=False)[:RANK], rtol=1e-11)
-
-
-def test_retraction_leaves_the_second_order_term_out(factors: Any) -> None:
-    """ΔL ΔRᵀ is as large as the step where components are weak."""
-    _, L, R = factors
-    dL, dR = step(1.0, is_complex=np.iscomplexobj(L))
-    with_term = truncated((L + dL) @ (R + dR).T, RANK)
-    assert np.linalg.norm(product(iteration.retract(L, R, dL, dR)) - with_term) > 0.1 * np.linalg.norm(with_term)
 
 
 @pytest.mark.parametrize("size", (1e-3, 1e-9, 1e-13))

@@ -57,12 +57,7 @@ def test_steps_of_a_batch_that_leave_the_range(numbers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("scaledgd", {"step": 1e308}),
-        ("gd", {"step": 1e200}),
-        ("gd", {"balance": 1e308}),
-    ],
+    ("method", "options"), [("scaledgd", {"step": 1e308}), ("gd", {"step": 1e200}), ("gd", {"balance": 1e308})]
 )
 @pytest.mark.parametrize("dtype", (np.float64, np.float32))
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -127,10 +122,9 @@ def test_rank_of_data_at_the_ends_of_the_range() -> None:
 )
 def test_options_are_in_units_of_the_data(method: str, option: str, value: float, power: int) -> None:
     unit = 2.0**800
-    d = decompose(PROBLEM.Y, method=method, options={option: value}, max_iter=5, rank=2, tol=0)
-    scaled = decompose(
-        PROBLEM.Y * unit, method=method, options={option: value * unit**power}, max_iter=5, rank=2, tol=0
-    )
+    asked: dict[str, Any] = {"method": method, "max_iter": 5, "rank": 2, "tol": 0}
+    d = decompose(PROBLEM.Y, options={option: value}, **asked)
+    scaled = decompose(PROBLEM.Y * unit, options={option: value * unit**power}, **asked)
     np.testing.assert_array_equal(scaled.L, d.L * 2.0**400)
     assert scaled.settings[option] == value * unit**power
     step = d.history[-1].step
@@ -245,13 +239,10 @@ def test_tables_at_any_scale(dtype: type, power: int, columns: int, way: str) ->
     likelihood = model.score_samples(new * factor) + columns * math.log(float(factor))
     np.testing.assert_allclose(likelihood, usual.score_samples(new), rtol=within, atol=1e-9)
     np.testing.assert_array_equal(model.outlier_mask(new * factor), usual.outlier_mask(new))
-    np.testing.assert_allclose(
-        model.inverse_transform(model.transform(new * factor)) / factor,
-        usual.inverse_transform(usual.transform(new)),
-        rtol=0,
-        atol=10 * within,
-    )
-    clean = [one.decompose(new * scale).low_rank / scale for one, scale in ((usual, dtype(1)), (model, factor))]
+    both = (usual, dtype(1)), (model, factor)
+    rows = [one.inverse_transform(one.transform(new * scale)) / scale for one, scale in both]
+    np.testing.assert_allclose(*rows, rtol=0, atol=10 * within)
+    clean = [one.decompose(new * scale).low_rank / scale for one, scale in both]
     np.testing.assert_allclose(*clean, rtol=0, atol=10 * within)
     if way == "fit":
         np.testing.assert_allclose(model.low_rank_ / factor, usual.low_rank_, rtol=0, atol=10 * within)
@@ -266,9 +257,7 @@ def test_tables_at_any_scale(dtype: type, power: int, columns: int, way: str) ->
 )
 def test_variances_beyond_the_range_are_told(dtype: type, power: int) -> None:
     Y, name = table(60, dtype) * dtype(2.0 ** (2 * power)), np.dtype(dtype).name
-    with pytest.warns(
-        lrpca.DiagnosisWarning, match=rf"^explained_variance_ leaves the range of {name}, .* rescale X, e"
-    ):
+    with pytest.warns(lrpca.DiagnosisWarning, match=f"^explained_variance_ leaves the range of {name}, .* rescale X, "):
         model = lrpca.RobustPCA(2).fit(Y)
     assert (model.explained_variance_ == (np.inf if power > 0 else 0.0)).all()
     assert 0.9 < model.explained_variance_ratio_.sum() < 1

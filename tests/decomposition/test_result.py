@@ -49,10 +49,8 @@ def test_factors_are_in_normal_form(dtype: Any) -> None:
 
 
 def test_facts(result: Decomposition) -> None:
-    assert result.rank == RANK
-    assert result.method == "lrpca"
-    assert result.n_iter == len(result.history) > 0
-    assert result.n_reads > result.n_iter
+    assert result.rank == RANK and result.method == "lrpca"
+    assert result.n_reads > result.n_iter == len(result.history) > 0
     assert result.converged and result.reason == "tol"
     assert result.outlier_fraction == pytest.approx(0.1, abs=0.02)
     assert f"{SHAPE[0]} x {SHAPE[1]}, rank {RANK}, converged (tol)" in repr(result)
@@ -171,51 +169,50 @@ def test_save_and_load(tmp_path: Path, problem: Problem, result: Decomposition, 
     assert_equal(Decomposition.load(str(path)), result)
 
 
-def test_names_end_as_their_content_says(tmp_path: Path, result: Decomposition) -> None:
+@pytest.fixture
+def things(result: Decomposition) -> tuple[Any, ...]:
+    """Return what can be saved."""
     separator = lrpca.video.Separator()
     separator.apply(np.zeros((32, 40), np.uint8))
-    for thing, ending in ((result, ".npz"), (lrpca.Schedule.load("default"), ".json"), (separator, ".npz")):
+    return result, lrpca.Schedule.load("default"), separator
+
+
+def test_names_end_as_their_content_says(tmp_path: Path, things: Any) -> None:
+    for thing, ending in zip(things, (".npz", ".json", ".npz"), strict=True):
         for foreign in ("a.csv", "a.npy", "a.json" if ending == ".npz" else "a.npz"):
             message = rf"^path='.*{foreign}' does not end in {ending}; name it a{ending}$"
             with pytest.raises(ValueError, match=message):
-                thing.save(tmp_path / foreign)  # type: ignore[attr-defined]
+                thing.save(tmp_path / foreign)
         assert not list(tmp_path.iterdir())
         # What was saved last under a name is loaded by it, whatever else is there.
         (tmp_path / "plain").write_text("mine")
-        thing.save(str(tmp_path / "plain"))  # type: ignore[attr-defined]
-        type(thing).load(tmp_path / "plain")  # type: ignore[attr-defined]
+        thing.save(str(tmp_path / "plain"))
+        type(thing).load(tmp_path / "plain")
         assert (tmp_path / "plain").read_text() == "mine"
-        thing.save(tmp_path / f"A{ending.upper()}")  # type: ignore[attr-defined]
+        thing.save(tmp_path / f"A{ending.upper()}")
         assert {file.name for file in tmp_path.iterdir()} == {"plain", f"plain{ending}", f"A{ending.upper()}"}
         for file in tmp_path.iterdir():
             file.unlink()
 
 
-def test_folders_are_no_files_to_save_to(tmp_path: Path, result: Decomposition) -> None:
-    separator = lrpca.video.Separator()
-    separator.apply(np.zeros((32, 40), np.uint8))
-    for thing in (result, lrpca.Schedule.load("default"), separator):
+def test_folders_are_no_files_to_save_to(tmp_path: Path, things: Any) -> None:
+    for thing in things:
         with pytest.raises(IsADirectoryError, match=r"^path='.*' is a folder; name a file, e\.g\. one in it$"):
-            thing.save(tmp_path)  # type: ignore[attr-defined]
+            thing.save(tmp_path)
     assert not list(tmp_path.iterdir()) and not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
     for wrong in (tmp_path, tmp_path / "nowhere.npz"):
         with pytest.raises(FileNotFoundError, match=r"^path='.*' is not a file; pass what Separator\.save wrote$"):
             lrpca.video.Separator.load(wrong)
 
 
-def test_loaded_without_data_says_so(tmp_path: Path, result: Decomposition) -> None:
+def test_loaded_with_and_without_data(tmp_path: Path, problem: Problem, result: Decomposition) -> None:
     result.save(tmp_path / "result.npz")
     loaded = Decomposition.load(tmp_path / "result.npz")
     for name in ("sparse", "outliers"):
         with pytest.raises(ValueError, match=r"loaded without its data.*load\(path, Y\)"):
             getattr(loaded, name)
-
-
-def test_load_with_data(tmp_path: Path, problem: Problem, result: Decomposition) -> None:
-    result.save(tmp_path / "result.npz")
-    loaded = Decomposition.load(tmp_path / "result.npz", problem.Y)
-    np.testing.assert_array_equal(loaded.sparse, result.sparse)
-    np.testing.assert_array_equal(loaded.outliers, result.outliers)
+        with_data = Decomposition.load(tmp_path / "result.npz", problem.Y)
+        np.testing.assert_array_equal(getattr(with_data, name), getattr(result, name))
     with pytest.raises(ValueError, match=r"Y\.shape=\(70, 90\) is not \(90, 70\)"):
         Decomposition.load(tmp_path / "result.npz", problem.Y.T)
 

@@ -150,10 +150,9 @@ def test_what_is_in_the_way_is_left_alone(saved: Path, tmp_path: Path) -> None:
             other = Decomposition.load(saved, array)
         with pytest.raises(ValueError, match="would replace the input"):
             other.write_sparse(tmp_path / "S", overwrite=True)
-    with pytest.raises(ValueError, match="full array"):
-        read_sparse(tmp_path / "S")
-    with pytest.raises(ValueError, match="is no S written by lrpca"):
-        read_sparse(tmp_path / "Y.zarr")
+    for name, message in (("S", "full array"), ("Y.zarr", "is no S written by lrpca")):
+        with pytest.raises(ValueError, match=message):
+            read_sparse(tmp_path / name)
     with pytest.raises(ValueError, match="Y=None"):
         Decomposition.load(saved).write_sparse(tmp_path / "T")
     assert not (tmp_path / "T").exists()

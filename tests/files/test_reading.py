@@ -1,5 +1,7 @@
 """Every format is read back as written; every broken or foreign file is refused by name, with a remedy."""
 
+import copy
+import functools
 import io
 import json
 import os
@@ -181,13 +183,10 @@ def test_first_lines_of_data_stay_data(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     counted = np.arange(60.0).reshape(20, 3)
     tables = {
-        **{
-            "normal": random.standard_normal((20, 3)),
-            "counts": random.integers(0, 3000, (20, 3)),
-            "one": counted[:, :1],
-        },
+        **{"normal": random.standard_normal((20, 3)), "counts": random.integers(0, 3000, (20, 3))},
         **{"ramp": np.outer(np.linspace(1, 2, 11), [1, 2, 3]), "zeros": np.vstack([np.zeros(3), counted + 0.5])},
         **{"pair": np.vstack([[1.0, 2.0], random.standard_normal((20, 2))]), "spread": counted[1:] ** 2},
+        "one": counted[:, :1],
     }
     for name, table in tables.items():
         for form in ("%g", "%.17g", "%.3f"):
@@ -198,9 +197,7 @@ def test_first_lines_of_data_stay_data(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(read_matrix(tmp_path / "Y.csv"), expected, err_msg=f"{name} {form}")
     for text in (",5,7\n3,4,1\n8,2,2\n", ",1,2\n3,4,5\n6,7,8\n", ",2\n3,4\n"):
         (tmp_path / "Y.csv").write_text(text)
-        with pytest.warns(
-            UserWarning, match=r"begins with the line \(empty\), \d.*, which is taken as data; if it holds"
-        ):
+        with pytest.warns(UserWarning, match=r"begins with the line \(empty\), \d.*, which is taken as data; if it"):
             assert np.isnan(read_matrix(tmp_path / "Y.csv")[0, 0])
     (tmp_path / "Y.csv").write_text(",0.5,0.25\n0.125,4.5,0.75\n0.25,1.5,2.5\n")
     assert np.isnan(read_matrix(tmp_path / "Y.csv")[0, 0])
@@ -221,18 +218,18 @@ def test_a_heading_is_told_and_can_be_given(tmp_path: Path) -> None:
         read_matrix(tmp_path / "Y.csv", header=False)
 
 
-def test_ambiguous_first_lines_are_pointed_out(tmp_path: Path) -> None:
-    (tmp_path / "count.csv").write_text("0,1,2\n5,6,7\n")
-    with pytest.warns(
-        UserWarning, match="count.csv' begins with the line 0, 1, 2, which is taken as data; if it holds"
-    ):
-        assert read_matrix(tmp_path / "count.csv").shape == (2, 3)
-    (tmp_path / "years.csv").write_text("2001,2002,2003,2004,2005\n" + "2,2019,5,6,7\n")
-    with pytest.warns(UserWarning, match="begins with the line 2001, 2002, 2003, 2004, ..., which is taken as data"):
-        assert read_matrix(tmp_path / "years.csv").shape == (2, 5)
-    (tmp_path / "typo.csv").write_text("0,1x,2\n5,6,7\n")
-    with pytest.warns(UserWarning, match="typo.csv' mixes names and numbers in its first line"):
-        assert read_matrix(tmp_path / "typo.csv").shape == (1, 3)
+@pytest.mark.parametrize(
+    ("text", "shape", "message"),
+    [
+        ("0,1,2\n5,6,7\n", (2, 3), "begins with the line 0, 1, 2, which is taken as data; if it holds"),
+        ("2001,2002,2003,2004,2005\n2,2019,5,6,7\n", (2, 5), "begins with the line 2001, 2002, 2003, 2004, ..., which"),
+        ("0,1x,2\n5,6,7\n", (1, 3), "mixes names and numbers in its first line"),
+    ],
+)
+def test_ambiguous_first_lines_are_pointed_out(tmp_path: Path, text: str, shape: tuple, message: str) -> None:
+    (tmp_path / "Y.csv").write_text(text)
+    with pytest.warns(UserWarning, match=rf"Y\.csv' {message}"):
+        assert read_matrix(tmp_path / "Y.csv").shape == shape
 
 
 @pytest.mark.parametrize(
@@ -296,8 +293,7 @@ def test_parquet_nulls_are_missing_and_the_index_is_left_out(tmp_path: Path) -> 
 def test_parquet_keeps_small_integers_and_refuses_text(tmp_path: Path) -> None:
     pd, pa, pq = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "pyarrow.parquet"))
     pq.write_table(
-        pa.table({"a": pa.array([1, 2], pa.uint8()), "b": pa.array([3, 4], pa.uint8())}),
-        tmp_path / "i.parquet",
+        pa.table({"a": pa.array([1, 2], pa.uint8()), "b": pa.array([3, 4], pa.uint8())}), tmp_path / "i.parquet"
     )
     assert read_matrix(tmp_path / "i.parquet").dtype == np.uint8
     for values in (["x", "y"], pd.to_datetime(["2020-01-01", "2020-01-02"])):
@@ -309,26 +305,23 @@ def test_parquet_keeps_small_integers_and_refuses_text(tmp_path: Path) -> None:
 # --- what cannot be read -----------------------------------------------------------------------------------
 
 
+WRITERS: dict[str, Any] = {
+    ".npy": np.save,
+    ".npz": lambda file, Y: np.savez_compressed(file, Y=Y),
+    ".mat": lambda file, Y: scipy.io.savemat(file, {"Y": Y}, do_compression=True),
+    "73.mat": lambda file, Y: write_mat73(file, Y=Y),
+    ".parquet": lambda file, Y: pytest.importorskip("pandas").DataFrame(Y).rename(columns=str).to_parquet(file),
+    ".csv.gz": lambda file, Y: np.savetxt(file, Y, delimiter=","),
+}
+
+
 def valid_file(folder: Path, ending: str) -> Path:
-    big = np.random.default_rng(1).standard_normal((60, 40))
     file = folder / f"Y{ending}"
-    if ending == ".npy":
-        np.save(file, big)
-    elif ending == ".npz":
-        np.savez_compressed(file, Y=big)
-    elif ending == ".mat":
-        scipy.io.savemat(file, {"Y": big}, do_compression=True)
-    elif ending == "73.mat":
-        write_mat73(file, Y=big)
-    elif ending == ".parquet":
-        pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-        pd.DataFrame(big, columns=[f"c{j}" for j in range(40)]).to_parquet(file)
-    else:
-        np.savetxt(file, big, delimiter=",")
+    WRITERS[ending](file, np.random.default_rng(1).standard_normal((60, 40)))
     return file
 
 
-@pytest.mark.parametrize("ending", [".npy", ".npz", ".mat", "73.mat", ".parquet", ".csv.gz"])
+@pytest.mark.parametrize("ending", WRITERS)
 def test_truncated_and_foreign_files_are_refused(tmp_path: Path, ending: str) -> None:
     file = valid_file(tmp_path, ending)
     assert read_matrix(file).ndim == 2
@@ -445,15 +438,20 @@ def test_missing_extra_names_the_pip_line(
 # --- writing results -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["float32", "float64", "complex128"])
-def result(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lrpca.Decomposition:
-    """Return a decomposition of a matrix with missing entries, its full matrices made in several blocks."""
-    problem = lrpca.testing.planted((300, 250), rank=3, missing=0.05, dtype=request.param)
-    monkeypatch.setattr("lrpca.decomposition.result._BLOCK", 7000)
-    monkeypatch.setattr("lrpca.decomposition.writing.BLOCK_ENTRIES", 7000)
+@functools.cache
+def solved(dtype: str) -> lrpca.Decomposition:
+    problem = lrpca.testing.planted((120, 100), rank=3, missing=0.05, dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lrpca.DiagnosisWarning)  # how good the fit is does not matter here
         return lrpca.decompose(np.asfortranarray(problem.Y), rank=3)
+
+
+@pytest.fixture(params=["float32", "float64", "complex128"])
+def result(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lrpca.Decomposition:
+    """Return a decomposition of a matrix with missing entries, its full matrices made in several blocks."""
+    monkeypatch.setattr("lrpca.decomposition.result._BLOCK", 2000)
+    monkeypatch.setattr("lrpca.decomposition.writing.BLOCK_ENTRIES", 2000)
+    return copy.copy(solved(request.param))
 
 
 @pytest.mark.parametrize("name", ["out", "out.npz", "out.mat"])
@@ -482,9 +480,7 @@ def test_results_are_also_saved_decompositions(tmp_path: Path, result: lrpca.Dec
 
 
 def test_folders_that_hold_no_result(tmp_path: Path, result: lrpca.Decomposition) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"is neither a file nor a folder of results; pass what Decomposition\."
-    ):
+    with pytest.raises(FileNotFoundError, match=r"is neither a file nor a folder of results; pass what Decomposition"):
         lrpca.Decomposition.load(tmp_path)
     write_result(result, tmp_path / "out")
     (tmp_path / "out" / "L.npy").write_bytes(b"hello")
@@ -505,8 +501,7 @@ def test_numbers_are_strict_json(result: lrpca.Decomposition) -> None:
 
 
 def test_a_failing_writer_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = lrpca.testing.planted((300, 250), rank=3)
-    result = lrpca.decompose(problem.Y, rank=3)
+    result = copy.copy(solved("float64"))
     for name in ("out", "out.npz", "out.mat"):
         write_result(result, tmp_path / name, sparse=True)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.*")}
@@ -641,8 +636,5 @@ def test_replacing_keeps_links_devices_and_permissions(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileExistsError, match="neither a file nor a folder"), replacing(tmp_path / "pipe"):
         pytest.fail("must not be reached")
-    with (
-        pytest.raises(FileNotFoundError, match="folder that does not exist; make"),
-        replacing(tmp_path / "a" / "b"),
-    ):
+    with pytest.raises(FileNotFoundError, match="folder that does not exist; make"), replacing(tmp_path / "a" / "b"):
         pytest.fail("must not be reached")

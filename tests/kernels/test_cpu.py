@@ -182,11 +182,7 @@ def test_any_memory_layout_is_read_and_left_alone(dtype: str, layout: str) -> No
 
 def test_a_row_repeated_without_memory_of_its_own() -> None:
     row = make((1, 40), 2, "float64")
-    case = replace(
-        row,
-        Y=np.broadcast_to(row.Y, (9, 40)),
-        L=np.ascontiguousarray(np.broadcast_to(row.L, (9, 2))),
-    )
+    case = replace(row, Y=np.broadcast_to(row.Y, (9, 40)), L=np.ascontiguousarray(np.broadcast_to(row.L, (9, 2))))
     assert case.Y.strides[0] == 0
     assert_same(fused(case, case.level), specified(case, case.level), case)
 
@@ -310,14 +306,7 @@ def test_reads_in_place(layout: str) -> None:
     seed=st.integers(0, 2**16),
 )
 def test_fused_equals_specification(
-    shape: tuple[int, int],
-    rank: int,
-    dtype: str,
-    kind: str,
-    layout: str,
-    missing: float,
-    grams: bool,
-    seed: int,
+    shape: tuple[int, int], rank: int, dtype: str, kind: str, layout: str, missing: float, grams: bool, seed: int
 ) -> None:
     case = make(shape, rank, dtype, seed=seed, missing=missing)
     level = levels(kind, case.threshold)

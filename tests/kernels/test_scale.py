@@ -31,25 +31,19 @@ def test_gaussian_noise_is_measured(sigma: float, seed: int) -> None:
     assert 0.98 < core.share <= 1
 
 
-@pytest.mark.parametrize("size", (100.0, 1e4, 1e12))
-@pytest.mark.parametrize("fraction", (0.1, 0.3, 0.5, 0.7, 0.8, 0.9))
+@pytest.mark.parametrize(
+    ("fraction", "size"),
+    [
+        *((fraction, size) for fraction in (0.1, 0.3, 0.5, 0.7) for size in (10.0, 20.0)),
+        *((fraction, size) for fraction in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9) for size in (100.0, 1e4, 1e12)),
+    ],
+)
 @pytest.mark.parametrize("seed", range(2))
 def test_background_does_not_move_it(fraction: float, size: float, seed: int) -> None:
-    """Neither gross outliers nor many: a tenth of clean entries is enough of a peak."""
-    sizes = residuals(1.0, fraction, size, seed=seed)
-    core = residual_core(sizes)
+    """Neither gross outliers nor many, nor hardly larger ones: a tenth of clean entries is enough of a peak."""
+    core = residual_core(residuals(1.0, fraction, size, seed=seed))
     assert core.sigma == pytest.approx(1.0, rel=0.05)
-    assert core.share == pytest.approx(1 - fraction, abs=0.02)
-    # The plain standard deviation is off by a factor of 18 and more.
-    assert np.sqrt(np.mean(sizes**2)) > 15
-
-
-@pytest.mark.parametrize("fraction", (0.1, 0.3, 0.5, 0.7))
-@pytest.mark.parametrize("size", (10.0, 20.0))
-def test_background_that_is_hardly_broader(fraction: float, size: float) -> None:
-    core = residual_core(residuals(1.0, fraction, size, seed=1))
-    assert core.sigma == pytest.approx(1.0, rel=0.05)
-    assert core.share == pytest.approx(1 - fraction, abs=0.03)
+    assert core.share == pytest.approx(1 - fraction, abs=0.02 if size >= 100 else 0.03)
 
 
 @pytest.mark.parametrize(("fraction", "within"), [(0.0, 0.03), (0.3, 0.03), (0.6, 0.03), (0.9, 0.05)])

@@ -31,14 +31,12 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "paper's form": {**SMALL, "form": "paper", "model": "fnn", "layers": 3},
     "paper's way": {**SMALL, "form": "paper", "way": "paper", "layers": 1, "depth": 3},
 }
+NUMBERS = [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1]
+ADAPTIVE: dict[str, Any] = {"kind": "adaptive", "influence": "redescending", "decay": 0.1}
 FORMS = {
     "soft, scaled": Schedule([0.4, 0.05, 0.02, 0.01], [0, 0.9, 0.9, 0.9]),
-    "redescending, tangent": Schedule(
-        [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1], kind="adaptive", influence="redescending", update="tangent", decay=0.1
-    ),
-    "redescending, own Grams": Schedule(
-        [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1], kind="adaptive", influence="redescending", update="own_gram", decay=0.1
-    ),
+    "redescending, tangent": Schedule(*NUMBERS, update="tangent", **ADAPTIVE),
+    "redescending, own Grams": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
     "with a floor": Schedule([0.4, 0.05], [0, 0.9], tail=(1.0, 0.5), floor=3.0),
 }
 
@@ -134,10 +132,8 @@ def test_training_on_data_gives_the_same_numbers(device: Any, kind: str) -> None
     data = [(case.Y, case.X)] if kind == "pairs" else [case.Y]
     asked: dict[str, Any] = {"rank": RANK, "layers": 2, "steps": 3}
     one = train(data=data, **asked)
-    tensor = train(
-        data=[(torch.tensor(case.Y), torch.tensor(case.X))] if kind == "pairs" else [torch.tensor(case.Y)], **asked
-    )
-    assert tensor == one
+    Y, X = torch.tensor(case.Y), torch.tensor(case.X)
+    assert train(data=[(Y, X)] if kind == "pairs" else [Y], **asked) == one
     device()
     np.testing.assert_allclose(numbers(train(data=data, **asked)), numbers(one), rtol=1e-7)
 
@@ -180,9 +176,7 @@ def test_a_device_without_memory_is_named(kind: type[RuntimeError], monkeypatch:
         raise kind("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(training_module, "make_trainer", full)
-    with pytest.raises(
-        MemoryError, match=r"device='cpu' has too little memory for shape=\(70, 50\); use a smaller one"
-    ):
+    with pytest.raises(MemoryError, match=r"device='cpu' has too little memory for shape=\(70, 50\); use a smaller"):
         train(**TRAININGS["paper's form"])
     with pytest.raises(MemoryError, match="device='cpu' has too little memory for data; use smaller matrices$"):
         train(data=[problem().Y], rank=RANK, layers=2, steps=2)

@@ -45,14 +45,12 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
+NUMBERS = [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1]
+ADAPTIVE: dict[str, Any] = {"kind": "adaptive", "influence": "redescending", "decay": 0.1}
 FORMS = {
     "soft, scaled": Schedule([0.04, 4e-3, 2e-3, 1e-3], [0, 0.9, 0.9, 0.9]),
-    "redescending, tangent": Schedule(
-        [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1], kind="adaptive", influence="redescending", update="tangent", decay=0.1
-    ),
-    "redescending, own Grams": Schedule(
-        [20.0, 3.0, 2.5, 2.0], [0, 1, 1, 1], kind="adaptive", influence="redescending", update="own_gram", decay=0.1
-    ),
+    "redescending, tangent": Schedule(*NUMBERS, update="tangent", **ADAPTIVE),
+    "redescending, own Grams": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
 }
 
 

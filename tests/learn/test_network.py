@@ -61,16 +61,8 @@ class Case:
         options = {"without": ["significance"]} if schedule.kind == "adaptive" else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a run of a few passes has much to warn of
-            decompose(
-                self.Y,
-                RANK,
-                schedule=schedule,
-                tol=0,
-                max_iter=depth,
-                start=self.start,
-                callback=states.append,
-                options=options,
-            )
+            asked: dict[str, Any] = {"schedule": schedule, "start": self.start, "options": options}
+            decompose(self.Y, RANK, tol=0, max_iter=depth, callback=states.append, **asked)
         return states
 
     def tensors(self) -> tuple[Any, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +21,7 @@ from lrpca.kernels.step_core import tangent_step  # noqa: E402
 from lrpca.matrices.dense import DenseMatrix  # noqa: E402
 from lrpca.matrices.device import step as device_step  # noqa: E402
 from lrpca.matrices.device.array import DeviceArray  # noqa: E402
-from lrpca.matrices.sample import Sample, draw_sample  # noqa: E402
+from lrpca.matrices.sample import draw_sample  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 SHAPE, RANK = (300, 200), 4
@@ -202,23 +200,6 @@ def test_steps_that_grams_do_not_show_are_left_to_the_general_way() -> None:
     for odd in (slanted, within, absent, unknown):
         assert tangent_step(grams_of(odd, plain), 1.0) is None
         assert tangent_step(grams_of(plain, odd), 1.0) is None
-
-
-def test_samples_are_freed_at_once() -> None:
-    rng = np.random.default_rng(0)
-    places = np.arange(1000)
-    for values in (rng.standard_normal(1000), np.where(rng.random(1000) < 0.5, 0.0, rng.standard_normal(1000))):
-        sample = Sample(places, places, values)
-        telling = sample.telling
-        assert telling is sample.telling and (telling is sample) == (values != 0).all()
-        sample.residuals(on_device(np.ones((1000, 1))), on_device(np.ones((1000, 1))))
-        gone = weakref.ref(sample)
-        gc.disable()
-        try:
-            del sample, telling
-            assert gone() is None
-        finally:
-            gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -165,27 +165,6 @@ def test_answers_of_sampling() -> None:
     assert_same(*solved_both_ways(problem, "cpu"), within=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(360, 300), (360, 1), (1, 300)])
-def test_masks(shape: tuple[int, int]) -> None:
-    Y, mask = planted().Y, np.random.default_rng(1).random(shape) < 0.9
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lrpca.DiagnosisWarning)  # of rows that are masked altogether
-        want = lrpca.decompose(Y, 4, mask=mask)
-        got = lrpca.decompose(TensorMatrix(torch.from_numpy(Y), torch.from_numpy(mask)), 4)
-    seen = np.broadcast_to(mask, Y.shape)
-    X, ours = want.L @ want.R.T, host(got.L) @ host(got.R).T
-    assert np.linalg.norm((ours - X)[seen]) <= 1e-10 * np.linalg.norm(X)
-    assert (got.reason, got.n_iter) == (want.reason, want.n_iter)
-
-
-def test_callbacks_see_copies() -> None:
-    seen = []
-    Y = torch.from_numpy(planted().Y)
-    lrpca.decompose(TensorMatrix(Y), 4, callback=seen.append)
-    first, last = (host(state.L) @ host(state.R).T for state in (seen[0], seen[-1]))
-    assert np.linalg.norm(first - planted().X) > 1e3 * np.linalg.norm(last - planted().X)
-
-
 def test_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
     """Interrupted and taken up again, the run ends where it would have ended, to the bit."""
     Y = torch.from_numpy(planted(0.1).Y)

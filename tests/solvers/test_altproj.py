@@ -41,9 +41,7 @@ def dense(Y: Any, rank: int, beta: float, passes: int = 30) -> Any:
 
 @pytest.mark.parametrize("variant", ("paper", "ncrpca"))
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"outlier_size": 1.0}, {"shape": (120, 300)}, {"dtype": np.complex128}, {"condition": 5.0}],
-    ids=str,
+    "changes", [{}, {"outlier_size": 1.0}, {"shape": (120, 300)}, {"dtype": np.complex128}, {"condition": 5.0}], ids=str
 )
 def test_recovers(variant: str, changes: dict[str, Any]) -> None:
     problem = make(**changes)

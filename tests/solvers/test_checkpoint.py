@@ -115,7 +115,8 @@ PROBLEMS: dict[str, tuple[Any, int, dict[str, Any]]] = {
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(name: str, path: Path) -> None:
     Y, rank, arguments = PROBLEMS[name]
     expected = solve(Y, rank, **arguments)
-    for at in sorted({1, 3, expected.n_iter - 2, expected.n_iter}):
+    # Everywhere in short runs, early and late in long ones.
+    for at in sorted({3, expected.n_iter - 2} | ({1, expected.n_iter} if expected.n_iter < 30 else set())):
         interrupt(at, Y, rank, path, **arguments)
         seen: list[int] = []
         got = solve(Y, rank, path, lambda state: seen.append(state.iteration), **arguments)  # noqa: B023
@@ -364,29 +365,16 @@ def damage(path: Path, how: str) -> None:
         np.savez(path, **(arrays | {"facts": np.array(json.dumps(facts))}))
 
 
-@pytest.mark.parametrize(
-    "how",
-    (
-        "truncated",
-        "one bit",
-        "empty",
-        "text",
-        "array",
-        "decomposition",
-        "no thresholds",
-        "no state",
-        "no arrays",
-        "version",
-    ),
-)
+DAMAGES = ("truncated", "one bit", "empty", "text", "array", "decomposition")
+
+
+@pytest.mark.parametrize("how", (*DAMAGES, "no thresholds", "no state", "no arrays", "version"))
 def test_damaged_and_foreign_files_are_refused_and_left_alone(how: str, path: Path) -> None:
     interrupt(2, EXACT.Y, RANK, path)
     damage(path, how)
     content = path.read_bytes()
-    message = (
-        "has version 99; this lrpca reads 3, delete" if how == "version" else r"is damaged, or no checkpoint \(.*\)"
-    )
-    with pytest.raises(ValueError, match=rf"^checkpoint='.*' {message}"):
+    newer, damaged = "has version 99; this lrpca reads 3, delete", r"is damaged, or no checkpoint \(.*\)"
+    with pytest.raises(ValueError, match=rf"^checkpoint='.*' {newer if how == 'version' else damaged}"):
         solve(EXACT.Y, RANK, path)
     assert path.read_bytes() == content and len(os.listdir(path.parent)) == 1
 
@@ -394,9 +382,7 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(how: str, path: Pa
 def test_paths_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IsADirectoryError, match=r"options\['checkpoint'\]='.*' is a folder; give the name of a file"):
         solve(EXACT.Y, RANK, path.parent)
-    with pytest.raises(
-        FileNotFoundError, match=r"options\['checkpoint'\]='.*' is in a folder that does not exist; make "
-    ):
+    with pytest.raises(FileNotFoundError, match=r"options\['checkpoint'\]='.*' is in a folder that does not exist; "):
         solve(EXACT.Y, RANK, path / "run.npz")
     os.mkfifo(path)
     with pytest.raises(FileExistsError, match=r"options\['checkpoint'\]='.*' is neither a file nor a folder"):
@@ -420,9 +406,7 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         solve(EXACT.Y, RANK, path, lambda state: (_ for _ in ()).throw(EnoughError))
     assert "cannot be written (No space left on device)" in caught.value.__notes__[0]
     monkeypatch.setattr(module, "_PAUSE", 0.0)
-    with pytest.raises(
-        OSError, match=r"^checkpoint='.*' cannot be written \(No space left.*saved before is still there"
-    ):
+    with pytest.raises(OSError, match=r"^checkpoint='.*' cannot be written \(No space.*saved before is still there"):
         solve(EXACT.Y, RANK, path)
     assert path.read_bytes() == content and len(os.listdir(path.parent)) == 1
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.solvers.components import (
-    noise_edge,
-)
+from lrpca.solvers.components import noise_edge
 
 
 @pytest.mark.parametrize("shape", [(400, 400), (1500, 60), (60, 1500), (300, 120)])

@@ -28,12 +28,7 @@ PROBLEM = make()
 
 
 @pytest.mark.parametrize(
-    ("size", "options", "reached"),
-    [
-        (1, {}, 2.24e-2),
-        (10, {}, 4.10e-2),
-        (10, {"coefficients": "projection"}, 1.07e-1),
-    ],
+    ("size", "options", "reached"), [(1, {}, 2.24e-2), (10, {}, 4.10e-2), (10, {"coefficients": "projection"}, 1.07e-1)]
 )
 def test_reaches_what_its_docstring_says(size: float, options: dict[str, Any], reached: float) -> None:
     problem = make((1000, 1000), outlier_size=size, random_state=0)

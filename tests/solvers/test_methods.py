@@ -14,7 +14,6 @@ import pytest
 import lrpca
 from lrpca.solvers.base import Record, State
 from lrpca.solvers.methods import METHODS, able_to, find_method
-from lrpca.solvers.options import check_options
 from lrpca.testing import planted
 
 # Methods that use no random numbers for a small matrix.
@@ -59,18 +58,10 @@ def test_the_registry_and_the_solver_agree(method: str) -> None:
         assert re.search(rf"^    {name} : ", known.solve.__doc__, re.MULTILINE), f"{name} is not described"
 
 
-@every_method
-def test_defaults_pass_their_own_checks(method: str) -> None:
-    known = METHODS[method]
-    defaults = known.defaults()
-    assert check_options(defaults, known.options, method) == {k: v for k, v in defaults.items() if v is not None}
-
-
 @pytest.mark.parametrize("name", ("magic", "LRPCA", "", None, 3, ["pcp"]))
 def test_unknown_methods_are_refused_with_the_list(name: Any) -> None:
-    with pytest.raises(
-        ValueError, match=rf"method={re.escape(repr(name))} is unknown; use one of {', '.join(NAMES)}, auto"
-    ):
+    known = ", ".join(NAMES)
+    with pytest.raises(ValueError, match=rf"method={re.escape(repr(name))} is unknown; use one of {known}, auto"):
         solve(name)
 
 
@@ -134,26 +125,6 @@ def test_options_that_are_none_count_as_not_given(method: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------ bad input
-
-
-@every_method
-@pytest.mark.parametrize(
-    ("Y", "message"),
-    [
-        (np.zeros((0, 5)), r"Y\.shape=\(0, 5\).*at least one row"),
-        (np.zeros((5, 0)), r"Y\.shape=\(5, 0\)"),
-        (np.ones(7), r"Y\.ndim=1 is not 2; pass Y\[None\]"),
-        (np.ones((2, 3, 4)), r"Y\.ndim=3 is not 2"),
-        (np.ones((3, 3), object), r"Y\.dtype=object is not numeric; convert"),
-        (np.full((3, 3), "a"), r"Y\.dtype=<U1 is not numeric"),
-        (np.full((6, 5), np.nan), r"Y has no observed entry"),
-        (np.full((6, 5), np.inf), r"Y\[\d, \d\]=inf is not finite"),
-    ],
-    ids=("no rows", "no columns", "1-D", "3-D", "object", "text", "all NaN", "all inf"),
-)
-def test_what_is_no_matrix(method: str, Y: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        solve(method, Y, 1)
 
 
 @every_method
@@ -380,12 +351,9 @@ def test_settings_say_everything_and_survive_a_file(method: str, tmp_path: Path)
     assert set(d.settings) >= {*known.options, "tol", "max_iter"} - {"incoherence"}
     assert (d.settings["tol"], d.settings["max_iter"]) == (known.tol, known.max_iter)
     assert set(d.estimated) <= set(d.settings)
-    unknown = {name for name in d.settings if d.settings[name] is None}
     # What is None in the end is switched off: nothing was found from the data in its place.
-    assert unknown <= {"power_steps", "sample_size", "step", "sample", "incoherence", "change", "checkpoint"} | {
-        "side",
-        "passes",
-    }
+    off = "power_steps sample_size step sample incoherence change checkpoint side passes".split()
+    assert {name for name in d.settings if d.settings[name] is None} <= set(off)
     d.save(tmp_path / "d.npz")
     loaded = lrpca.Decomposition.load(tmp_path / "d.npz")
     assert loaded.settings == d.settings and loaded.estimated == d.estimated

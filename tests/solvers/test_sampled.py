@@ -245,9 +245,8 @@ def test_large_matrices_are_sampled_in_tiles(monkeypatch: pytest.MonkeyPatch) ->
     sample = draw_sample(matrix, np.random.default_rng(0))
     rows, columns = np.unique(sample.rows), np.unique(sample.columns)
     assert len(sample.values) == len(rows) * len(columns) and matrix.reads == len(sample.values) / 720_000
-    assert 20_000 <= len(sample.values) < 24_000 and np.array_equal(
-        matrix.array[sample.rows, sample.columns], sample.values
-    )
+    assert 20_000 <= len(sample.values) < 24_000
+    assert np.array_equal(matrix.array[sample.rows, sample.columns], sample.values)
     # In groups, and all over the matrix.
     for indices, n in ((rows, 900), (columns, 800)):
         assert 10 <= np.count_nonzero(np.diff(indices) > 1) <= 15
@@ -301,13 +300,9 @@ def test_auto_is_one_of_the_two(monkeypatch: pytest.MonkeyPatch) -> None:
     d = decompose(PLAIN.Y, RANK, method="auto")
     assert d.method == "sampled" and d.n_reads < 0.5
     assert decompose(PLAIN.Y, None, method="auto").method == "sampled"
-    for arguments in (
-        {"start": (d.L, d.R)},
-        {"row_weight": np.ones(SHAPE[0])},
-        {"schedule": "default"},
-        {"options": {"power_steps": 1}},
-    ):
-        assert decompose(PLAIN.Y, RANK, method="auto", **arguments).method == "lrpca"
+    unsampled: dict[str, Any] = {"start": (d.L, d.R), "row_weight": np.ones(SHAPE[0]), "schedule": "default"}
+    for name, value in (*unsampled.items(), ("options", {"power_steps": 1})):
+        assert decompose(PLAIN.Y, RANK, method="auto", **{name: value}).method == "lrpca"
     with pytest.raises(ValueError, match="unknown to method='lrpca'"):
         decompose(PLAIN.Y, RANK, method="auto", options={"side": 200})
 

