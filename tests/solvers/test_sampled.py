@@ -169,7 +169,7 @@ def test_a_component_in_rows_that_were_not_drawn_makes_it_fall_back(
     assert "row" in d.settings["fallback"] and any(d.settings["fallback"] in text for text in d.diagnosis.messages)
     assert d.reason == full.reason and d.n_reads > 3
     errors = [np.linalg.norm(one.low_rank - truth) / np.linalg.norm(truth) for one in (d, full)]
-    assert errors[0] < max(1.02 * errors[1], 1e-6) < 0.02
+    assert errors[0] < max(1.02 * errors[1], 1e-6) < 0.03
 
 
 @fallback

@@ -65,6 +65,7 @@ class Block:
     values: Any  # (n1, n2), 0 where missing
     observed: Any  # (n1, n2)
     least: float = 0.0  # quantisation step
+    price: float = 1.0  # of the numbers of a fit
 
     @cached_property
     def typical(self) -> float:
@@ -98,7 +99,7 @@ class Block:
     def without_codes(self) -> Block | None:
         """Return the block of the uncoded entries, if there are others."""
         used = self.uncoded
-        return None if used is None else Block(self.values * used, used, self.least)
+        return None if used is None else Block(self.values * used, used, self.least, self.price)
 
     def residuals(self, L: Any, R: Any) -> Any:
         """Return |Y - L Rᵀ|, (n1, n2)."""
@@ -146,7 +147,7 @@ class Block:
         (n1, rank), n2 = L.shape, len(R)
         common = rank * (n1 + n2) * (np.maximum(np.log(scale / sigma), 0.0) + 0.25 * math.log(n1 * n2))
         best = int(np.argmin(length + common))
-        numbers = _length_of_numbers(L, R, float(sigma[best]))
+        numbers = self.price * _length_of_numbers(L, R, float(sigma[best]))
         return Fit(L, R, float(length[best]) + numbers, float(sigma[best]), float(kept[best] / n))
 
     def _limit(self, sigma: Any) -> Any:

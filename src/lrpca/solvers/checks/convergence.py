@@ -16,6 +16,7 @@ import numpy as np
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.low_inlier_rows import (
+    FEW_KEPT,
     REFITTED,
     SURELY,
     keeping_less,
@@ -104,11 +105,10 @@ class Checks:
         self._matrix, self._survey, self._thresholds, self._rules = matrix, survey, thresholds, rules
         # Rows of weight 0 are fitted like the others, but a run is not judged by them.
         self._judged = survey if weight is None else survey.without_rows(weight == 0)
-        self._free_rank = free_rank
         self._refits = 0
         self._compared = False
         self._first: Candidate | None = None
-        self._others = OtherFits(matrix, np.random.default_rng(0), weight, thresholds.least)
+        self._others = OtherFits(matrix, weight, thresholds.least, free_rank=free_rank)
 
     def state(self) -> dict[str, Any]:
         """Return what was checked so far."""
@@ -155,8 +155,9 @@ class Checks:
             if other is not None:
                 return other
         candidate = self.best(candidate)
-        if self._others.is_read and candidate.verdict == "tol":
-            # Exact, but on few entries more than zero: X is no low-rank part of Y.
+        few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
+        if self._others.is_read and (few or candidate.verdict == "tol"):
+            # It explains few entries more than zero does: X is no low-rank part of Y.
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
         if candidate.reason == "noise_floor" and "refine_cutoff" in self._rules:
             self._thresholds.sharpen(*candidate.factors, self._survey.observed)
@@ -179,12 +180,13 @@ class Checks:
         """Return the components of a fit that describes the data better, where this one may be wrong."""
         stalled = candidate.verdict == "stalled"
         lost = lost_rows(candidate.result.kept, self._judged, candidate.parts.present)
-        if not (stalled or lost or candidate.structure > SUSPICIOUS):
+        # A component in one row or column may be made of its outliers.
+        localised = candidate.parts.localised().any()
+        if not (stalled or lost or localised or candidate.structure > SUSPICIOUS):
             level = self._thresholds.core.sigma, self._thresholds.cutoff
             if not self._others.suspicious(*candidate.factors, candidate.result.kept, self._judged, *level):
                 return None
-        most = None if self._free_rank else candidate.parts.L.shape[1]
-        other = self._others.better_than(*candidate.factors, most, stalled=stalled)
+        other = self._others.better_than(*candidate.factors, candidate.parts.L.shape[1], stalled=stalled)
         if other is None:
             return None
         self._first, self._refits = candidate, 0

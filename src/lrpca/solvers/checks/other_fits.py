@@ -44,8 +44,8 @@ class OtherFit(NamedTuple):
 class OtherFits:
     """Other fits of a block of Y, which is read when first asked for."""
 
-    def __init__(self, matrix: DenseMatrix, rng: np.random.Generator, weight: Any, least: float) -> None:
-        self._matrix, self._rng, self._weight, self._least = matrix, rng, weight, least
+    def __init__(self, matrix: DenseMatrix, weight: Any, least: float, *, free_rank: bool) -> None:
+        self._matrix, self._weight, self._least, self._free_rank = matrix, weight, least, free_rank
         self._rows: Any = None
         self._columns: Any = None
         self._block: Block | None = None
@@ -56,15 +56,23 @@ class OtherFits:
     def block(self) -> Block:
         """The block, all of Y where that is small."""
         if self._block is None:
-            rows, self._columns = block_of(self._matrix, self._rng, _BLOCK, self._weight)
+            rows, self._columns = block_of(self._matrix, np.random.default_rng(0), _BLOCK, self._weight)
             self._rows = rows if self._weight is None else rows[np.asarray(self._weight)[rows] > 0]
             values, observed = read_block(self._matrix, self._rows, self._columns)
             wide = np.promote_types(values.dtype, np.float64)
-            self._block = Block(np.where(observed, values, 0).astype(wide), observed, self._least)
+            # All of Y has more entries for each number of a fit, so a rank that is given is not lowered by a part.
+            part = self._parsimony(self._matrix.shape) / self._parsimony(values.shape)
+            price = 1.0 if self._free_rank else part
+            self._block = Block(np.where(observed, values, 0).astype(wide), observed, self._least, price)
             # A resumed run reads it again, and counts it once.
             self._matrix.reads += 0 if self.is_read else math.ceil(values.size / math.prod(self._matrix.shape))
             self.is_read = True
         return self._block
+
+    @staticmethod
+    def _parsimony(shape: tuple[int, ...]) -> float:
+        """Return how many numbers a component has for each entry."""
+        return sum(shape) / math.prod(shape)
 
     def score(self, L: Any, R: Any) -> Fit:
         """Return the present fit of the block with its score."""
@@ -104,25 +112,25 @@ class OtherFits:
             return self.block.prefers(first, second)
         return not self.block.prefers(second, first)
 
-    def better_than(self, L: Any, R: Any, most: int | None, *, stalled: bool) -> OtherFit | None:
+    def better_than(self, L: Any, R: Any, most: int, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
 
-        It has `most` components at most; any number if there is no limit. A run that `stalled` may continue from a fit
+        It has `most` components at most, or any number if the rank is free. A run that `stalled` may continue from one
         that is as good.
         """
         now, margin = self.score(L, R), _CLOSE * self.block.values.size
-        found = self._selected(most, L.shape[1], *([] if stalled else [now]))
+        found = self._selected(sorted({L.shape[1], most}), *([] if stalled else [now]))
         if found is now or (found.L.shape == now.L.shape and found.score > now.score + margin):
             return None
         return self._extended(found)
 
     def of_any_rank(self) -> OtherFit:
         """Return the best fit of all of Y that a block leads to."""
-        return self._extended(self._selected(None, 1))
+        return self._extended(self._selected([]))
 
-    def _selected(self, most: int | None, width: int, *now: Fit) -> Fit:
+    def _selected(self, ranks: list[int], *now: Fit) -> Fit:
         block = self.block
-        ranks = sorted({width, most}) if most else doubled(most_components(block.values.shape))
+        ranks = doubled(most_components(block.values.shape)) if self._free_rank else ranks
         found = select_fit(block, ranks, *now, thorough=self._thorough)
         uncoded = block.without_codes()
         explained = 1.0 if uncoded is None else uncoded.scored(found.L, found.R).kept

@@ -85,7 +85,7 @@ def look(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors | None] | 
 def compare_ranks(task: Problem, tried: list[RankTrial]) -> Factors:
     """Return the fit of Y, of any rank, that describes a block of it best; what was tried is added to the list."""
     matrix = task.matrix
-    others = OtherFits(matrix, np.random.default_rng(0), task.row_weight, quantisation_step(matrix.stored))
+    others = OtherFits(matrix, task.row_weight, quantisation_step(matrix.stored), free_rank=True)
     fit, shape = others.of_any_rank(), others.block.values.shape
     tried.append(RankTrial(shape, most_components(shape), fit.L.shape[1], "tol"))
     return fit.L, fit.R
