@@ -27,7 +27,7 @@ def updated(
     slope = single.STANDS_OUT + single.EARLY_SLOPE * torch.clamp(ahead - 1.0, min=0.0)
     stands_out = torch.clamp(slope, max=single.STANDS_OUT_EARLY)
     absent = new.values <= (stands_out * edge)[:, None]
-    absent |= ~is_present(present, new.values.shape[1]) & (_is_localised(new.U) | _is_localised(new.V))
+    absent |= ~is_present(present, new.values.shape[1]) & (is_localised(new.U) | is_localised(new.V))
     root = torch.sqrt(new.values)[:, None, :]
     L, R, count = arranged(new.U * root, new.V * root, new.values, absent, edge)
     left_out = absent & (torch.arange(absent.shape[1], device=absent.device) >= 1)
@@ -59,7 +59,7 @@ def arranged(
     return L, R, (~absent).sum(dim=1)
 
 
-def _is_localised(factor: Any) -> Any:  # (b, n, r)
+def is_localised(factor: Any) -> Any:  # (b, n, r)
     """Return which columns have much of their energy in one entry, (b, r)."""
     energy = factor**2
     limit = single.LOCALISED + single.LOCALISED_SMALL / factor.shape[1]

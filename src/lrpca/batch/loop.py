@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lrpca.batch import algebra, checks
-from lrpca.batch.components import first_components, is_present, noise_edges, updated
+from lrpca.batch.components import first_components, is_localised, is_present, noise_edges, updated
 from lrpca.batch.initialise import exact_starts
 from lrpca.batch.refit import refit_low_inlier
 from lrpca.batch.scale import inlier_scales
@@ -286,6 +286,9 @@ class BatchLoop:
         )
         exact = sigma <= torch.clamp(limit, min=self._least)
         unreliable = checks.unreliable(stack, parts.by_row, parts.by_column, D, sigma, exact, self._cutoff(parts))
+        # A component in one row or column may be made of its outliers.
+        there = is_present(parts.present, L.shape[2])
+        unreliable |= (there & (is_localised(L) | is_localised(R))).any(dim=1)
         self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
         ends[chosen] = ~unreliable & (verdict == TOL)
