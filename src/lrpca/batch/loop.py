@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lrpca.batch import algebra, checks
-from lrpca.batch.components import first_components, is_localised, is_present, noise_edges, updated
+from lrpca.batch.components import arranged, first_components, is_localised, is_present, noise_edges, updated
 from lrpca.batch.initialise import exact_starts
 from lrpca.batch.refit import refit_low_inlier
 from lrpca.batch.scale import inlier_scales
@@ -29,6 +29,8 @@ from lrpca.solvers.checks import convergence, low_inlier_rows
 _MOST_PASSES = 120
 # Low-inlier rows can keep a run from converging: they are also refitted after every so many passes.
 _REFIT_EVERY = 25
+# Thresholds start anew from so many times what a dropped component contributed to an entry.
+_ABOVE = 3.0
 # Problems that are done stay in the arrays until they are this part of them.
 _DONE_SHARE = 0.25
 _TINY = 1e-300
@@ -250,6 +252,7 @@ class BatchLoop:
         if k % _REFIT_EVERY == 0:
             self._refit(parts.at_work & (verdict == GOING_ON), verdict)
         asked &= ~self._refit(asked, verdict)
+        asked &= ~self._without_localised(asked)
         if bool(asked.any()):
             self._check(asked, verdict, k)
 
@@ -274,6 +277,28 @@ class BatchLoop:
         self._changes.forget(better)
         return better
 
+    def _without_localised(self, asked: Any) -> Any:  # (b,) bool
+        """Make probes of components in one row or column, which may be made of its outliers; return where, (b,).
+
+        Rows that need such a component lose their inliers without it, and the problem is left to the single solver.
+        """
+        parts = self._parts
+        there = is_present(parts.present, parts.L.shape[2])
+        dropped = there & (is_localised(parts.L) | is_localised(parts.R)) & asked[:, None]
+        some = dropped.any(dim=1)
+        if not bool(some.any()):
+            return some
+        values = algebra.lengths(parts.L) * algebra.lengths(parts.R)
+        L, R, present = arranged(parts.L, parts.R, values, ~there | dropped, self._edge)
+        parts.L = torch.where(some[:, None, None], L, parts.L)
+        parts.R = torch.where(some[:, None, None], R, parts.R)
+        parts.present = torch.where(some, present, parts.present)
+        # What the component contributed to an entry of its row is no reason to reject that entry.
+        strength = (values * dropped).amax(dim=1) / math.sqrt(min(self._stack.shape))
+        parts.last = torch.where(some, torch.clamp(_ABOVE * strength, min=self._least), parts.last)
+        self._changes.forget(some)
+        return some
+
     def _check(self, asked: Any, verdict: Any, k: int) -> None:  # (b,) bool; (b,)
         """Run the convergence checks: problems that pass them end, or refine their cutoff at the noise floor."""
         chosen = torch.nonzero(asked)[:, 0]
@@ -286,9 +311,6 @@ class BatchLoop:
         )
         exact = sigma <= torch.clamp(limit, min=self._least)
         unreliable = checks.unreliable(stack, parts.by_row, parts.by_column, D, sigma, exact, self._cutoff(parts))
-        # A component in one row or column may be made of its outliers.
-        there = is_present(parts.present, L.shape[2])
-        unreliable |= (there & (is_localised(L) | is_localised(R))).any(dim=1)
         self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
         ends[chosen] = ~unreliable & (verdict == TOL)

@@ -115,13 +115,14 @@ class Checks:
         return {
             "refits": self._refits,
             "compared": self._compared,
-            "block_read": self._others.is_read,
+            "others": self._others.state(),
             "first": None if self._first is None else self._first.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._refits, self._compared, self._others.is_read = state["refits"], state["compared"], state["block_read"]
+        self._refits, self._compared = state["refits"], state["compared"]
+        self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
 
     def refit(self, candidate: Candidate) -> bool:

@@ -50,7 +50,16 @@ class OtherFits:
         self._columns: Any = None
         self._block: Block | None = None
         self.is_read = False
+        self._without_codes = False
         self._thorough = True  # whether the present fit rejects entries
+
+    def state(self) -> dict[str, Any]:
+        """Return which block is in use."""
+        return {"read": self.is_read, "without_codes": self._without_codes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.is_read, self._without_codes = state["read"], state["without_codes"]
 
     @property
     def block(self) -> Block:
@@ -67,6 +76,9 @@ class OtherFits:
             # A resumed run reads it again, and counts it once.
             self._matrix.reads += 0 if self.is_read else math.ceil(values.size / math.prod(self._matrix.shape))
             self.is_read = True
+            if self._without_codes:
+                self._block = self._block.without_codes()
+                assert self._block is not None
         return self._block
 
     @staticmethod
@@ -138,7 +150,7 @@ class OtherFits:
             return found
         other = select_fit(uncoded, ranks)
         if other.kept > explained + _CLEARLY_MORE:
-            self._block = uncoded
+            self._block, self._without_codes = uncoded, True
             return other
         return select_fit(block, [other.L.shape[1]], found, block.scored(other.L, other.R))
 
