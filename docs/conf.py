@@ -58,14 +58,8 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 # Pages of prose have no subpages; examples need the width for their code.
-html_sidebars = {
-    page: []
-    for page in (
-        *("index", "quickstart", "estimator", "method", "schedules", "learning", "cli", "choose", "arena", "grid"),
-        *("experiments", "video", "large_data", "gpu", "benchmarks", "architecture", "contract", "changelog"),
-        "gallery/plot_*",
-    )
-}
+PROSE = {page.stem for page in HERE.glob("*.md")} - {"api"}
+html_sidebars = {page: [] for page in (*sorted(PROSE), "benchmarks", "gallery/plot_*")}
 html_theme_options = {
     "show_toc_level": 2,
     "header_links_before_dropdown": 4,
