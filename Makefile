@@ -84,11 +84,11 @@ demo: $(VENV)/.demo ## Separate a rendered street scene; writes pictures and a p
 	$(BIN)/lrpca demo -o $(DEMO_OUTPUT) --force
 
 # Two test processes on two cores: more threads of BLAS and PyTorch would only wait for each other. Each file runs in one
-# process, so that its kernels are compiled once.
+# process, so that its kernels are compiled once, and files run in the order of tests/conftest.py.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.dev ## Run all tests and doctests (PYTEST_ARGS="-k word" to choose)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 baseline: $(VENV)/.real ## Measure accuracy and speed of this commit, 25 minutes; writes benchmarks/results/baseline.json (BASELINE_ARGS="--output FILE", "--compare BEFORE AFTER")
 	$(BIN)/python benchmarks/baseline.py $(BASELINE_ARGS)

@@ -59,7 +59,8 @@ def test_every_module_can_be_imported_with_the_extras_it_needs() -> None:
 
 @pytest.mark.slow
 def test_tests_are_collected_without_the_extras() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "tests.helpers.hidden_packages", "--collect-only", "-q"]
+    options = ["-o", "addopts=--import-mode=importlib", "--assert=plain", "--collect-only", "-q", "tests"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.helpers.hidden_packages", *options]
     environment = os.environ | {"HIDDEN_PACKAGES": ",".join(sorted(OPTIONAL))}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr

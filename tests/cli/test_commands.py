@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.io
 
@@ -23,6 +22,7 @@ from tests.helpers.full_disk import full_disk
 from tests.helpers.terminal import run_in_terminal
 
 typer = pytest.importorskip("typer", reason="needs the extra cli")
+pd = pytest.importorskip("pandas")
 
 RANK = 3
 
@@ -219,11 +219,11 @@ def test_demo(folder: Path, capsys: Capsys) -> None:
     page = folder / "shown" / "index.html"
     page.parent.mkdir()
     page.write_text("mine")
-    assert main(["demo", "-o", "shown", "--frames", "60"]) == ExitCode.OUTPUT
+    assert main(["demo", "-o", "shown", "--frames", "30"]) == ExitCode.OUTPUT
     assert "--force" in capsys.readouterr().err and page.read_text() == "mine"
-    assert main(["demo", "-o", "shown", "--frames", "60", "--force"]) == ExitCode.DONE
+    assert main(["demo", "-o", "shown", "--frames", "30", "--force"]) == ExitCode.DONE
     out, err = capsys.readouterr()
-    for part in ("60 frames", "background error", "F-measure 0.", "passes over the data", "shown/index.html"):
+    for part in ("30 frames", "background error", "F-measure 0.", "passes over the data", "shown/index.html"):
         assert part in out
     assert "rendering" in err and page.stat().st_size > 10_000
 

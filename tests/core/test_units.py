@@ -101,7 +101,7 @@ def test_the_default_at_any_scale(power: int, missing: bool) -> None:
     equivariant("lrpca", power, GAPPY if missing else PROBLEM)
 
 
-@pytest.mark.parametrize("power", (-480, -250, 250, 500))
+@pytest.mark.parametrize("power", (-480, 250, 500))
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings("ignore::lrpca.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::lrpca.DiagnosisWarning")
@@ -221,8 +221,7 @@ def table(columns: int, dtype: type = np.float64) -> Any:
 @pytest.mark.parametrize("columns", (60, 8), ids=("wide", "narrow"))
 @pytest.mark.parametrize(
     ("dtype", "power"),
-    [(np.float64, power) for power in (-480, -265, -23, 23, 265, 480)]
-    + [(np.float32, power) for power in (-55, -50, -23, 23, 50, 58)],
+    [(np.float64, power) for power in (-480, -265, 23, 480)] + [(np.float32, power) for power in (-55, -23, 50, 58)],
 )
 @pytest.mark.filterwarnings("ignore:explained_variance_ leaves:lrpca.DiagnosisWarning")
 def test_tables_at_any_scale(dtype: type, power: int, columns: int, way: str) -> None:

@@ -177,7 +177,7 @@ def test_other_schedulers_are_used_where_dask_is_told_so(client: Any, want: Deco
 # ------------------------------------------------------------------------------------------ accidents
 
 
-def test_a_worker_that_is_killed_between_passes(mortal: Any, keeping: str, want: Decomposition) -> None:
+def test_a_worker_that_is_killed_between_passes(mortal: Any, want: Decomposition) -> None:
     def kill(state: State) -> None:
         if state.iteration == 2:
             os.kill(next(iter(mortal.run(os.getpid).values())), signal.SIGKILL)
@@ -186,7 +186,10 @@ def test_a_worker_that_is_killed_between_passes(mortal: Any, keeping: str, want:
 
 
 @pytest.mark.parametrize("accident", ("killed", "out of memory", "stumbled"))
-def test_accidents_in_the_middle_of_a_pass(accident: str, mortal: Any, want: Decomposition, tmp_path: Path) -> None:
+def test_accidents_in_the_middle_of_a_pass(
+    accident: str, want: Decomposition, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("client" if accident == "stumbled" else "mortal")
     marker, kill = str(tmp_path / "happened"), int(signal.SIGKILL)
 
     def once(block: Any) -> Any:

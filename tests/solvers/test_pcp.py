@@ -35,8 +35,9 @@ def solve(Y: Any, rank: Any = None, **arguments: Any) -> Any:
 # ------------------------------------------------------------------------------------------ optimality
 
 
-@pytest.mark.parametrize("algorithm", ("ialm", "admm"))
-@pytest.mark.parametrize("changes", RECOVERABLE, ids=str)
+@pytest.mark.parametrize(
+    ("changes", "algorithm"), [*((c, "ialm") for c in RECOVERABLE), *((c, "admm") for c in RECOVERABLE[3:])], ids=str
+)
 def test_optimality_conditions_hold(changes: dict[str, Any], algorithm: str) -> None:
     problem = make(**changes)
     d = solve(problem.Y, options={"algorithm": algorithm})
@@ -57,7 +58,7 @@ def test_optimality_conditions_hold_in_noise(shape: tuple[int, int]) -> None:
     assert np.linalg.norm(slow - fixed) < 1e-3 * np.linalg.norm(fixed) < np.linalg.norm(fast - fixed)
 
 
-@pytest.mark.parametrize("changes", RECOVERABLE, ids=str)
+@pytest.mark.parametrize("changes", RECOVERABLE[2:6:2] + RECOVERABLE[-1:], ids=str)
 def test_what_is_no_solution_violates_them(changes: dict[str, Any]) -> None:
     problem = make(**changes)
     X, weight = problem.X, 1 / math.sqrt(max(problem.Y.shape))

@@ -65,9 +65,7 @@ def angle(model: Any, V: Any) -> float:
 
 
 @quiet
-@parametrize_with_checks(
-    [RobustPCA(), RobustPCA(2), RobustPCA(0.9, center=False), RobustPCA(n_components=1, center="median")]
-)
+@parametrize_with_checks([RobustPCA(), RobustPCA(0.9, center=False), RobustPCA(n_components=1, center="median")])
 def test_every_check_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -282,7 +280,7 @@ def test_fitting_does_not_copy_the_data(tmp_path: Any) -> None:
     np.save(tmp_path / "table.npy", Y)
     stored = np.load(tmp_path / "table.npy", mmap_mode="r")
     for data in (Y, np.asfortranarray(Y), stored, (Y / np.abs(Y).mean() * 100).astype(np.int16)):
-        RobustPCA(3).fit(data)  # compiles
+        RobustPCA(3).fit(data[:200])  # compiles
         tracemalloc.start()
         RobustPCA(3).fit(data)
         peak = tracemalloc.get_traced_memory()[1]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="needs the extra sklearn")
 import lrpca.matrices.chunked.matrix
 import lrpca.tables.bands
 import lrpca.tables.centre

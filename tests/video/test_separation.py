@@ -388,8 +388,9 @@ def test_an_earlier_result_is_not_replaced_without_being_told(tmp_path, coloured
     assert len(list((tmp_path / "mask").iterdir())) == 20
 
 
-@pytest.mark.parametrize("masks", ["video", "pictures"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, BrokenCameraError])
+@pytest.mark.parametrize(
+    ("error", "masks"), [(KeyboardInterrupt, "pictures"), (SystemExit, "video"), (BrokenCameraError, "video")]
+)
 def test_a_complete_result_outlives_an_interrupted_run(error, masks, tmp_path, coloured, monkeypatch):
     separate(coloured.frames, tmp_path, masks=masks)
     before = contents(tmp_path)
