@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # With less than about 600000 the libraries hang, abort, or fail in words of their own.
-@pytest.mark.parametrize("limit", [100_000, 300_000, 400_000, 480_000, 540_000, 560_000, 620_000])
+@pytest.mark.parametrize("limit", [100_000, 480_000, 620_000])
 def test_too_little_for_the_libraries(folder: Path, limit: int) -> None:
     done = decompose(limit)
     message = f"lrpca: ulimit -v={limit} leaves less than {LIBRARIES} kB for the libraries; raise it\n"
@@ -80,6 +80,6 @@ def test_too_little_for_the_matrix(folder: Path, more: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(("limit", "threads"), [(800_000, "1"), (1_000_000_000, "None")])
 def test_threads_where_there_is_room_for_them(limit: int, threads: str) -> None:
-    code = "import os; from lrpca.cli.memory_limit import load_within_limit as l; l(); print(os.environ.get({name!r}))"
-    for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        assert run(limit, "-c", code.format(name=name)).stdout == f"{threads}\n"
+    names = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+    code = "import os; from lrpca.cli.memory_limit import load_within_limit as l; l(); print(*map(os.environ.get, {}))"
+    assert run(limit, "-c", code.format(names)).stdout == f"{threads} {threads}\n"

@@ -336,7 +336,7 @@ def interrupt_at(step: int, number: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(cli_train, "_follow", follow)
 
 
-@pytest.mark.parametrize("settings", [(), ("--form", "paper"), ("--form", "paper", "--way", "paper")])
+@pytest.mark.parametrize("settings", [(), ("--form", "paper", "--way", "paper")])
 def test_resumed_is_uninterrupted(settings: tuple[str, ...], monkeypatch: Patch, capsys: Capsys) -> None:
     command = (*MADE, "--layers", "2", "--steps", "12", *settings, "-o", "m.json")
     assert train(*command, "-q") == ExitCode.DONE

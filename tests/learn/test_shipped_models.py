@@ -53,8 +53,7 @@ def test_feed_forward(problems: dict[float, lrpca.testing.Problem], alpha: float
     assert len(errors) == 16 and errors[4] < 1e-4 and errors[-1] < 1e-8
 
 
-@pytest.mark.parametrize("floor", [None, 2.0])
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(("alpha", "floor"), [*((alpha, None) for alpha in ALPHAS), (ALPHAS[-1], 2.0)])
 def test_mixed_runs_on_to_the_precision_of_the_type(
     problems: dict[float, lrpca.testing.Problem], alpha: float, floor: float | None
 ) -> None:
