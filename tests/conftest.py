@@ -13,20 +13,11 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files that compile most and take longest. Two processes that begin with these compile different kernels, and the
-# others find them compiled; short files are left for the end.
-FIRST = (
-    "kernels/test_cpu.py",
-    "kernels/test_adjoint.py",
-    "learn/test_training.py",
-    "testing/test_contract.py",
-    "video/test_separation.py",
-    "solvers/test_methods.py",
-    "matrices/test_cluster.py",
-)
+# Two processes that begin with these files compile different kernels; the other files find them compiled.
+FIRST = "kernels/test_cpu kernels/test_adjoint learn/test_training testing/test_contract video/test_separation".split()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    files = {path: path.as_posix() for path in {item.path for item in items}}
-    place = {path: next((k for k, end in enumerate(FIRST) if name.endswith(end)), 99) for path, name in files.items()}
+    names = {item.path: item.path.with_suffix("").as_posix() for item in items}
+    place = {path: next((k for k, end in enumerate(FIRST) if name.endswith(end)), 99) for path, name in names.items()}
     items.sort(key=lambda item: place[item.path])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lrpca.bench import judging
-from lrpca.bench.contest import Conditions, compete, parse_specs
+from lrpca.bench.contest import Conditions, compete
 from lrpca.bench.contest.methods import Answer
 from lrpca.bench.real_matrices import Real
 from lrpca.testing import Case, planted
@@ -129,15 +129,6 @@ def test_reads_are_counted_until_the_target_and_no_further(scripts: SimpleNamesp
     steps = [scripts.arena.iterations_to(entry, target) for target in (1e-2, 1e-6)]
     assert 0 < steps[0] < steps[1] and far - near == steps[1] - steps[0]
     assert scripts.arena.count_reads(problem, entry, 1e-30, None) is None
-
-
-def test_scenarios_can_be_made_small_and_name_methods_that_exist(scripts: SimpleNamespace) -> None:
-    for scenario in scripts.arena.SCENARIOS.values():
-        assert "lrpca" in scenario.contestants and parse_specs(scenario.contestants)
-        small = scenario.small()
-        assert {"lrpca"} < set(small.contestants) <= set(scenario.contestants)
-        if scenario.arguments:
-            assert max(small.arguments["shape"]) <= 240 and small.title != scenario.title
 
 
 # Real data

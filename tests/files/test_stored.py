@@ -69,9 +69,7 @@ def in_npy(folder: Path, array: Any, name: str = "Y.npy") -> Path:
 STORES: dict[str, Callable[[Path], Any]] = {
     "zarr 2": lambda folder: in_zarr(folder, Y, zarr_format=2),
     "zarr 3": lambda folder: in_zarr(folder, Y, zarr_format=3),
-    "zarr, one chunk": lambda folder: in_zarr(folder, Y, chunks=Y.shape),
     "zarr, rows": lambda folder: in_zarr(folder, Y, chunks=(1, 120)),
-    "zarr, columns": lambda folder: in_zarr(folder, Y, chunks=(160, 7)),
     "zarr, shards": lambda folder: in_zarr(folder, Y, chunks=(20, 15), shards=(80, 60)),
     "zarr by path": lambda folder: (in_zarr(folder, Y), folder / "Y.zarr")[1],
     "zarr in memory": lambda _: zarr.array(Y, chunks=CHUNKS),
