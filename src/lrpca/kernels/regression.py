@@ -62,7 +62,7 @@ SAME_LEVEL = 0.9
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 _INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
+_jit = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_INLINED)
 _outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
 
 
