@@ -32,13 +32,14 @@ GROUP = 16
 # The panels of R and CᵀB for one stretch of columns stay in the second-level cache.
 STRETCH_BYTES = 384 * 1024
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Helpers are inlined by force: a copy of its own would be optimised, and so rounded, differently in the process that
 # compiles than in those that load from the cache.
-INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
 # Only the outer function is cached on disk: processes that start together write its index once each, not that of every
 # helper, which numba does not lock.
-jit = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **INLINED)
+HELPER: Any = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **INLINED}
+jit = numba.njit(**HELPER)
 
 
 def aligned_zeros(count: int, dtype: Any) -> Any:
