@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from contextlib import nullcontext
 from mmap import mmap
 from typing import Any, TypeVar
 
@@ -244,25 +244,27 @@ class DenseMatrix:
         pairs = 0 if above is None else len(above[0])
         stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore") if real == np.float32 else nullcontext():
             clip, cutoff = real.type(level.clip), real.type(level.cutoff)
             keep = None if level.keep == level.cutoff else real.type(level.keep)
+        laid_out: dict[int, tuple[Any, ...]] = {}
 
-        @lru_cache(1)
-        def panels(first: int, last: int) -> tuple[Any, ...]:
-            """Return R, A and their products as panels, for a stretch of columns."""
-            right, other = R[first:last], A[first:last]
-            R_panels = cpu.in_panels(right, dtype, least=cpu.padded(rank))
-            A_panels = R_panels if A is R and rank else cpu.in_panels(other, dtype)
-            if above is None:
-                return R_panels, A_panels, None
-            products = np.asarray(other, dtype)[:, above[0]] * np.asarray(right, dtype)[:, above[1]]
-            return R_panels, A_panels, cpu.in_panels(products, dtype)
+        def panels(columns: slice) -> tuple[Any, ...]:
+            """Return R, A and their products as panels: once, where Y is cut by rows."""
+            if columns.start not in laid_out:
+                right, other, products = R[columns], A[columns], None
+                R_panels = cpu.in_panels(right, dtype, least=cpu.padded(rank))
+                A_panels = R_panels if A is R and rank else cpu.in_panels(other, dtype)
+                if above is not None:
+                    products = np.asarray(other, dtype)[:, above[0]] * np.asarray(right, dtype)[:, above[1]]
+                    products = cpu.in_panels(products, dtype)
+                laid_out[columns.start] = R_panels, A_panels, products
+            return laid_out[columns.start]
 
         def work(part: Rectangle) -> tuple[Any, ...]:
             rows, columns = part
             m1, m2 = rows.stop - rows.start, columns.stop - columns.start
-            R_panels, A_panels, R_pairs = panels(columns.start, columns.stop)
+            R_panels, A_panels, R_pairs = panels(columns)
             # Sums over a tile are in the arithmetic type, sums over tiles and rectangles in double precision.
             CA, CtB = np.zeros((m1 + 3, ka), wide), cpu.empty_panels(m2, kb, dtype)
             row_kept, column_kept = np.zeros(m1 + 3, real), np.zeros(-(-m2 // cpu.TILE) * cpu.TILE, real)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 Rectangle = tuple[slice, slice]
@@ -14,6 +16,7 @@ _WHOLE = 1 << 16
 _LONGEST = 1 << 20
 
 
+@lru_cache(64)
 def partition(shape: tuple[int, int], width: int, *, by_rows: bool) -> list[Rectangle]:
     """Return rectangles that cover a matrix, cut along one axis in multiples of four.
 
