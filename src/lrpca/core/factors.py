@@ -21,6 +21,7 @@ _NEGLIGIBLE = 1e-13
 _ABSENT = 1e-14
 # Columns whose cosines are below this are orthogonal.
 _ORTHOGONAL = 1e-11
+_TINY = float(np.finfo(float).tiny)
 # Weight of the common Gram in a row's or column's own one: enough to solve for rows that lost all their entries.
 OWN_GRAM_DAMPING = 1e-3
 
@@ -35,8 +36,11 @@ def pseudo_inverse(
     gram: Any,  # (r, r) Hermitian, positive semi-definite
 ) -> Any:
     """Return the inverse of a Gram matrix, zero along directions that are not there."""
+    if len(gram) == 1:
+        size = gram[0, 0].real
+        return np.full_like(gram, 1.0 / size if size > _NEGLIGIBLE * _TINY else 0.0)
     values, vectors = eigh(gram)
-    good = values > _NEGLIGIBLE * max(values[-1], np.finfo(float).tiny)
+    good = values > _NEGLIGIBLE * max(values[-1], _TINY)
     inverse = np.where(good, 1.0 / np.where(good, values, 1.0), 0.0)
     return (vectors * inverse) @ vectors.conj().T
 
@@ -47,9 +51,15 @@ def gram(M: Any, weight: Any = None) -> Any:  # M (n, r); weight (n,)
     return weighted.T @ M.conj()
 
 
-def scaled_directions(L: Any, R: Any, result: Pass, weight: Any = None) -> tuple[Any, Any]:
+def inverse_grams(L: Any, R: Any, weight: Any = None) -> tuple[Any, Any]:
+    """Return (Lᵀ W L̄)⁻¹ and (Rᵀ R̄)⁻¹."""
+    return pseudo_inverse(gram(L, weight)), pseudo_inverse(gram(R))
+
+
+def scaled_directions(L: Any, R: Any, result: Pass, weight: Any = None, inverses: Any = None) -> tuple[Any, Any]:
     """Return C R̄ (Rᵀ R̄)⁻¹ and Cᵀ W L̄ (Lᵀ W L̄)⁻¹, the paper's scaled gradient directions (lines 8 and 9)."""
-    return result.CA @ pseudo_inverse(gram(R)), result.CtB @ pseudo_inverse(gram(L, weight))
+    inverse_L, inverse_R = inverses or inverse_grams(L, R, weight)
+    return result.CA @ inverse_R, result.CtB @ inverse_L
 
 
 def own_gram_directions(
@@ -77,12 +87,18 @@ def kept_share(result: Pass) -> float:
     return result.n_kept / (n1 * n2)
 
 
-def without_double_counting(L: Any, R: Any, dL: Any, dR: Any, weight: Any = None) -> tuple[Any, Any]:
+def without_double_counting(
+    L: Any, R: Any, dL: Any, dR: Any, weight: Any = None, inverses: Any = None
+) -> tuple[Any, Any]:
     """Return the tangent step: half of what lies in both the column and the row space is taken off each side.
 
     ``ΔL ← ΔL - ½ L (L^H W L)⁻¹ L^H W ΔL``, same for R. A full step is then stable.
     """
-    return dL - 0.5 * _project(L, dL, weight), dR - 0.5 * _project(R, dR, None)
+    inverse_L, inverse_R = inverses or inverse_grams(L, R, weight)
+    weighted = dL if weight is None else dL * weight[:, None]
+    along_L = 0.5 * inverse_L.conj() @ (L.conj().T @ weighted)
+    along_R = 0.5 * inverse_R.conj() @ (R.conj().T @ dR)
+    return dL - L @ along_L, dR - R @ along_R
 
 
 @dataclass(frozen=True)
@@ -210,20 +226,25 @@ def orthonormal(M: Any, *, rough: bool = False) -> Any:  # M (n, k)
     found = _overridden(M, "orthonormal", M, rough=rough)
     if found is not None:
         return found
-    for _ in range(2):
-        M = M @ eigh(M.conj().T @ M)[1]
-        size = np.linalg.norm(M, axis=0)
-        M = M * np.where(size > _ABSENT * size.max(initial=0.0), 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    for _ in range(2 if M.shape[1] > 1 else 1):
+        if M.shape[1] > 1:
+            M = M @ eigh(M.conj().T @ M)[1]
+        size = np.sqrt(np.add.reduce((M.conj() * M).real, axis=0))
+        there = size > _ABSENT * size.max(initial=0.0)
+        # Products with all of M: what is not finite stays so, and components that are absent change no bit of others.
+        M = M * (1.0 / size if there.all() else np.where(there, 1.0 / np.where(there, size, 1.0), 0.0))
     return M
 
 
 def _normalised(M: Any) -> Any:  # M (n, r)
     """Return an orthonormal basis of the columns of M, which is quick where they are orthogonal already."""
     products = M.conj().T @ M
-    size = np.sqrt(np.diag(products).real)
-    limit = _ORTHOGONAL * np.outer(size, size) + np.diag(size**2)
-    if size.min() > 0 and (np.abs(products) <= limit * (1 + _ORTHOGONAL)).all():
-        return M / size
+    size = np.sqrt(products.diagonal().real)
+    if size.min() > 0:
+        cosines = np.abs(products) / (size[:, None] * size)
+        np.fill_diagonal(cosines, 0.0)
+        if cosines.max() <= _ORTHOGONAL:
+            return M / size
     return orthonormal(M)
 
 
@@ -252,11 +273,6 @@ def normal_form(L: Any, R: Any) -> tuple[Any, Any, Any]:
     phase = np.where(peak == 0, 1.0, peak / np.where(peak == 0, 1.0, np.abs(peak)))
     root = np.sqrt(values)
     return left * (phase * root), right * (phase.conj() * root), values
-
-
-def _project(M: Any, dM: Any, weight: Any) -> Any:  # M (n, r); dM (n, r); weight (n,)
-    weighted = dM if weight is None else dM * weight[:, None]
-    return M @ (pseudo_inverse(gram(M, weight).conj()) @ (M.conj().T @ weighted))
 
 
 def solve_each(grams: Any, sides: Any) -> Any:  # grams (n, r, r); sides (n, r)

@@ -19,23 +19,19 @@ import numpy as np
 from lrpca.kernels.cpu import (
     GROUP,
     INLINED,
-    STRETCH_BYTES,
     TILE,
-    add_panel,
-    add_rows,
     blank_missing,
     cast_like,
-    columns_times,
-    fill_panel,
-    fill_rows,
+    columns_times_1,
+    columns_times_5,
     five_of,
-    four_rows,
+    four_of,
     jit,
-    load_tile,
-    one_of,
-    panel_of,
+    minus_1,
+    minus_5,
     prefetch_range,
-    rows_times,
+    rows_times_1,
+    rows_times_5,
     view_of,
 )
 
@@ -46,88 +42,52 @@ _VECTOR = 16
 
 
 @jit
-def _subtract(tile, rows, panel, m):
-    a, b, c, d = rows
+def _load(tile, flat, o0, o1, o2, o3, m):
+    """Set the tile to four stored rows of Y, of which these are the offsets."""
+    y0, y1, y2, y3 = view_of(flat, o0, m), view_of(flat, o1, m), view_of(flat, o2, m), view_of(flat, o3, m)
     for j in range(m):
-        s0, s1, s2, s3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
-        for k in range(len(a)):
-            u = panel[k * TILE + j]
-            s0 -= a[k] * u
-            s1 -= b[k] * u
-            s2 -= c[k] * u
-            s3 -= d[k] * u
-        tile[j] = s0
-        tile[TILE + j] = s1
-        tile[2 * TILE + j] = s2
-        tile[3 * TILE + j] = s3
+        tile[j] = y0[j]
+        tile[TILE + j] = y1[j]
+        tile[2 * TILE + j] = y2[j]
+        tile[3 * TILE + j] = y3[j]
 
 
 @jit
-def _subtract_product(tile, rows, i, panel, rank, m):
-    """Subtract rows[i : i + 4] @ panel from the tile."""
-    k = 0
-    while k + 5 <= rank:
-        _subtract(tile, four_rows(five_of, rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
-        k += 5
-    while k < rank:
-        _subtract(tile, four_rows(one_of, rows, i, k), view_of(panel, k * TILE, TILE), m)
-        k += 1
-
-
-@jit
-def _set_two(tile, rows, panel, other_rows, other_panel, m):
-    a, b, c, d = rows
-    e, f, g, h = other_rows
-    zero = cast_like(0.0, tile[0])
+def _add_two_1(tile, rows, panel, other_rows, other_panel, i, k, m):
+    """Add the products of column k of four rows from i on and the panel of that component, twice."""
+    width = rows.shape[1]
+    a, b, c, d = four_of(rows, i * width + k, width)
+    e, f, g, h = four_of(other_rows, i * width + k, width)
     for j in range(m):
-        s0 = s1 = s2 = s3 = zero
-        for k in range(len(a)):
-            u, v = panel[k * TILE + j], other_panel[k * TILE + j]
-            s0 += a[k] * u + e[k] * v
-            s1 += b[k] * u + f[k] * v
-            s2 += c[k] * u + g[k] * v
-            s3 += d[k] * u + h[k] * v
-        tile[j] = s0
-        tile[TILE + j] = s1
-        tile[2 * TILE + j] = s2
-        tile[3 * TILE + j] = s3
+        u, v = panel[j], other_panel[j]
+        tile[j] += a * u + e * v
+        tile[TILE + j] += b * u + f * v
+        tile[2 * TILE + j] += c * u + g * v
+        tile[3 * TILE + j] += d * u + h * v
 
 
 @jit
-def _add_two(tile, rows, panel, other_rows, other_panel, m):
-    a, b, c, d = rows
-    e, f, g, h = other_rows
+def _add_two_5(tile, rows, panel, other_rows, other_panel, i, k, m):
+    """Add the products of five columns from k on, twice."""
+    width = rows.shape[1]
+    at = i * width + k
+    a, b = five_of(rows, at, 1), five_of(rows, at + width, 1)
+    c, d = five_of(rows, at + 2 * width, 1), five_of(rows, at + 3 * width, 1)
+    e, f = five_of(other_rows, at, 1), five_of(other_rows, at + width, 1)
+    g, h = five_of(other_rows, at + 2 * width, 1), five_of(other_rows, at + 3 * width, 1)
     for j in range(m):
-        s0, s1, s2, s3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
-        for k in range(len(a)):
-            u, v = panel[k * TILE + j], other_panel[k * TILE + j]
-            s0 += a[k] * u + e[k] * v
-            s1 += b[k] * u + f[k] * v
-            s2 += c[k] * u + g[k] * v
-            s3 += d[k] * u + h[k] * v
-        tile[j] = s0
-        tile[TILE + j] = s1
-        tile[2 * TILE + j] = s2
-        tile[3 * TILE + j] = s3
-
-
-@jit
-def _set_two_products(tile, rows, panel, other_rows, other_panel, i, rank, m):
-    """Set tile = rows[i : i + 4] @ panel + other_rows[i : i + 4] @ other_panel."""
-    k = 0
-    if rank >= 5:
-        _set_two(tile, four_rows(five_of, rows, i, 0), panel, four_rows(five_of, other_rows, i, 0), other_panel, m)
-        k = 5
-    else:
-        tile[:] = 0
-    while k + 5 <= rank:
-        these, others = four_rows(five_of, rows, i, k), four_rows(five_of, other_rows, i, k)
-        _add_two(tile, these, view_of(panel, k * TILE, 5 * TILE), others, view_of(other_panel, k * TILE, 5 * TILE), m)
-        k += 5
-    while k < rank:
-        this, other = four_rows(one_of, rows, i, k), four_rows(one_of, other_rows, i, k)
-        _add_two(tile, this, view_of(panel, k * TILE, TILE), other, view_of(other_panel, k * TILE, TILE), m)
-        k += 1
+        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
+        x, z = panel[3 * TILE + j], panel[4 * TILE + j]
+        s0 = tile[j] + (a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z)
+        s1 = tile[TILE + j] + (b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z)
+        s2 = tile[2 * TILE + j] + (c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z)
+        s3 = tile[3 * TILE + j] + (d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z)
+        u, v, w = other_panel[j], other_panel[TILE + j], other_panel[2 * TILE + j]
+        x, z = other_panel[3 * TILE + j], other_panel[4 * TILE + j]
+        tile[j] = s0 + (e[0] * u + e[1] * v + e[2] * w + e[3] * x + e[4] * z)
+        tile[TILE + j] = s1 + (f[0] * u + f[1] * v + f[2] * w + f[3] * x + f[4] * z)
+        tile[2 * TILE + j] = s2 + (g[0] * u + g[1] * v + g[2] * w + g[3] * x + g[4] * z)
+        tile[3 * TILE + j] = s3 + (h[0] * u + h[1] * v + h[2] * w + h[3] * x + h[4] * z)
 
 
 @jit
@@ -175,80 +135,81 @@ def _blank(tile, rows, m, padded):
 def rectangle_adjoint(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
-    shape,  # (n1, n2)
+    n1,
+    n2,
     mask,  # (size,) bool, entry (i, j) at i * mask_row + j * mask_column; empty: everything is observed
     mask_row,
     mask_column,
-    L,  # (n1, r)
-    Rt,  # (r, n2)
-    A_bar,  # (n1, r) adjoint of C R
-    Bt_bar,  # (r, n2) adjoint of Cᵀ L, transposed
+    L,  # (n1 + 3, r)
+    R,  # (tiles r TILE,) panels, see `lrpca.kernels.cpu`
+    A_bar,  # (n1 + 3, r) adjoint of C R
+    B_bar,  # panels, adjoint of Cᵀ L
+    stretch,  # tiles of columns that are walked together
     clip,
     cutoff,
-    L_bar,  # (n1, r) float64, added to
-    Rt_bar,  # (r, n2) float64, added to
+    D,  # (4 TILE,) work memory
+    G,  # (4 TILE,) work memory
+    R_sums,  # panels, work memory
+    L_bar,  # (n1 + 3, r) float64, added to
+    R_bar,  # panels, float64, added to
 ):
     """Add one rectangle's share of the adjoints of L and R to the outputs; return that of the clip.
 
     Groups of rows are walked along a stretch of columns, as in `lrpca.kernels.cpu.rectangle_pass`.
     """
-    n1, n2 = shape
-    rank = L.shape[1]
-    tiles = max(1, min(-(-n2 // TILE), STRETCH_BYTES // max(1, 3 * rank * TILE * L.itemsize)))
-    D, G = np.zeros(4 * TILE, L.dtype), np.zeros(4 * TILE, L.dtype)
-    R_panels, B_panels = np.zeros(tiles * rank * TILE, L.dtype), np.zeros(tiles * rank * TILE, L.dtype)
-    R_bar_panels = np.zeros(tiles * rank * TILE, L.dtype)
-    L_rows, A_rows = np.zeros((GROUP, rank), L.dtype), np.zeros((GROUP, rank), L.dtype)
-    sums = np.zeros((4, rank), L.dtype)
+    rank, tiles = L.shape[1], -(-n2 // TILE)
     clip_bar = 0.0
-    for first in range(0, n2, tiles * TILE):
-        here = min(tiles, -(-(n2 - first) // TILE))
-        for t in range(here):
-            j0 = first + t * TILE
-            m = min(TILE, n2 - j0)
-            fill_panel(panel_of(R_panels, t, rank), Rt, j0, m)
-            fill_panel(panel_of(B_panels, t, rank), Bt_bar, j0, m)
+    for first in range(0, tiles, stretch):
+        last = min(first + stretch, tiles)
         for block in range(0, n1, _BLOCK):
-            R_bar_panels[:] = 0
             for group in range(block, min(n1, block + _BLOCK), GROUP):
-                quads = -(-min(GROUP, n1 - group) // 4)
-                fill_rows(L_rows, L, group)
-                fill_rows(A_rows, A_bar, group)
-                for t in range(here):
-                    j0 = first + t * TILE
+                for t in range(first, last):
+                    j0 = t * TILE
                     m = min(TILE, n2 - j0)
                     padded = _VECTOR * (-(-m // _VECTOR))
                     following = m if group + 2 * GROUP <= n1 else 0
-                    R_panel, B_panel = panel_of(R_panels, t, rank), panel_of(B_panels, t, rank)
-                    R_bar_panel = panel_of(R_bar_panels, t, rank)
-                    for quad in range(quads):
-                        i = group + 4 * quad
+                    for i in range(group, min(group + GROUP, n1), 4):
                         rows = min(4, n1 - i)
                         # Rows past the end repeat the last one and are then blanked.
                         o0 = i * stride + j0
                         o1 = min(i + 1, n1 - 1) * stride + j0
                         o2 = min(i + 2, n1 - 1) * stride + j0
                         o3 = min(i + 3, n1 - 1) * stride + j0
-                        load_tile(
-                            D, view_of(flat, o0, m), view_of(flat, o1, m), view_of(flat, o2, m), view_of(flat, o3, m), m
-                        )
+                        _load(D, flat, o0, o1, o2, o3, m)
                         _blank(D, rows, m, padded)
                         if len(mask):
                             blank_missing(D, mask, mask_row, mask_column, i, j0, rows, m)
                         prefetch_range(flat, o0 + GROUP * stride, following)
-                        _subtract_product(D, L_rows, 4 * quad, R_panel, rank, padded)
+                        G[:] = 0
+                        for chunk in range(rank // 5):
+                            k = 5 * chunk
+                            at = (t * rank + k) * TILE
+                            R_panel, B_panel = view_of(R, at, 5 * TILE), view_of(B_bar, at, 5 * TILE)
+                            minus_5(D, L, i, k, R_panel, padded)
+                            _add_two_5(G, A_bar, R_panel, L, B_panel, i, k, padded)
+                        for k in range(rank - rank % 5, rank):
+                            at = (t * rank + k) * TILE
+                            R_panel, B_panel = view_of(R, at, TILE), view_of(B_bar, at, TILE)
+                            minus_1(D, L, i, k, R_panel, padded)
+                            _add_two_1(G, A_bar, R_panel, L, B_panel, i, k, padded)
                         prefetch_range(flat, o1 + GROUP * stride, following)
-                        _set_two_products(G, A_rows, R_panel, L_rows, B_panel, 4 * quad, rank, padded)
                         clip_bar += _through_influence(D, G, clip, cutoff, padded)
                         prefetch_range(flat, o2 + GROUP * stride, following)
-                        rows_times(D, B_panel, rank, sums, padded)
-                        add_rows(L_bar, sums, i, rows)
-                        rows_times(G, R_panel, rank, sums, padded)
-                        add_rows(L_bar, sums, i, rows)
+                        for chunk in range(rank // 5):
+                            k = 5 * chunk
+                            at = (t * rank + k) * TILE
+                            rows_times_5(D, view_of(B_bar, at, 5 * TILE), L_bar, i, k, padded)
+                            rows_times_5(G, view_of(R, at, 5 * TILE), L_bar, i, k, padded)
+                            columns_times_5(D, A_bar, i, k, view_of(R_sums, at, 5 * TILE), padded)
+                            columns_times_5(G, L, i, k, view_of(R_sums, at, 5 * TILE), padded)
+                        for k in range(rank - rank % 5, rank):
+                            at = (t * rank + k) * TILE
+                            rows_times_1(D, view_of(B_bar, at, TILE), L_bar, i, k, padded)
+                            rows_times_1(G, view_of(R, at, TILE), L_bar, i, k, padded)
+                            columns_times_1(D, A_bar, i, k, view_of(R_sums, at, TILE), padded)
+                            columns_times_1(G, L, i, k, view_of(R_sums, at, TILE), padded)
                         prefetch_range(flat, o3 + GROUP * stride, following)
-                        columns_times(D, A_rows, 4 * quad, rank, R_bar_panel, padded)
-                        columns_times(G, L_rows, 4 * quad, rank, R_bar_panel, padded)
-            for t in range(here):
-                j0 = first + t * TILE
-                add_panel(Rt_bar, panel_of(R_bar_panels, t, rank), j0, min(TILE, n2 - j0))
+            for j in range(first * rank * TILE, last * rank * TILE):
+                R_bar[j] += R_sums[j]
+                R_sums[j] = 0
     return clip_bar

@@ -12,7 +12,9 @@ from typing import Any
 import numba
 import numpy as np
 
-_jit = numba.njit(nogil=True, forceinline=True)
+from lrpca.kernels.cpu import HELPER
+
+_jit = numba.njit(**{**HELPER, "fastmath": False, "error_model": "python"})
 _outer = numba.njit(nogil=True, cache=True)
 # Eight ones.
 _ONES = np.uint64(0x0101010101010101)

@@ -17,8 +17,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_jit = numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
+from lrpca.kernels.cpu import FASTMATH, jit
 
 # What is left of a diagonal entry below this part of it is rounding: the cell is a function of others.
 _ROUNDING = 1e-13
@@ -28,7 +27,7 @@ _STEPS = 4
 USED, OUTLYING, EMPTY = 0, 1, 2
 
 
-@_jit
+@jit
 def _sweep(M, j, sign):
     """Take cell j out (`sign` 1) or put it back (-1)."""
     size = M.shape[0]
@@ -44,7 +43,7 @@ def _sweep(M, j, sign):
     M[j, j] = -1.0 / pivot
 
 
-@_jit
+@jit
 def _fill(M, precision, z, p):
     """Set M for all cells; missing ones are zero in z."""
     corner = 0.0
@@ -59,14 +58,14 @@ def _fill(M, precision, z, p):
     M[p, p] = corner
 
 
-@_jit
+@jit
 def _residual(M, j, p, least):
     """Return the standardised residual of cell j given the others that are in."""
     spread = abs(M[j, j])
     return M[j, p] / np.sqrt(spread) if spread > least else 0.0
 
 
-@_jit
+@jit
 def _search(M, precision, state, limit, most, count, p):
     """Flag cells, the largest residual first, and take flags back; return (flags, whether more would be needed).
 
@@ -99,7 +98,7 @@ def _search(M, precision, state, limit, most, count, p):
     return count, False
 
 
-@_jit
+@jit
 def _add_moments(M, z, state, w, p, full, first, second):
     """Add the expected ``z`` and ``z zᵀ`` given the cells that are in."""
     for j in range(p):
@@ -115,7 +114,7 @@ def _add_moments(M, z, state, w, p, full, first, second):
                     second[i, j] -= w * M[i, j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")
+@numba.njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def row_moments(
     Z,  # (m, p) float64, standardised; 0 where missing or flagged for good
     states,  # (m, p) uint8, see `_search`; changed in place

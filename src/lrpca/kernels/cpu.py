@@ -6,10 +6,12 @@ at the speed of the memory or of the multiply-adds (three per entry and componen
 
 Vector loops run over one tile of four rows that stays in the first-level cache. A tile is a flat buffer of ``4 * TILE``
 numbers (row q starts at ``q * TILE``), a panel holds one row of ``TILE`` numbers per component. The constant offsets
-tell LLVM that rows do not overlap, which is what lets it vectorise: one big loop over arrays does not. The rank is
-treated in chunks of five, with a short first chunk for the rest, so one compiled kernel serves every rank. Two
-components per chunk are avoided on purpose: LLVM then vectorises over the pair instead of over the columns, ten times
-slower. ``fastmath`` must not contain ``nnan``: NaN marks a missing entry, and every comparison with it must be False.
+tell LLVM that rows do not overlap, which is what lets it vectorise: one big loop over arrays does not. Components are
+treated five at a time or one by one, so one compiled kernel serves every rank.
+``fastmath`` must not contain ``nnan``: NaN marks a missing entry, and every comparison with it must be False.
+
+Compiling takes seconds, most of them in numba itself: for every function, every specialisation, every line. So Python
+brings arrays into the form that loops want, and only the loops are compiled.
 
 Everything compiled is in this one file: numba's cache on disk is renewed when the file of the *outer* function changes.
 """
@@ -30,13 +32,60 @@ GROUP = 16
 # The panels of R and CᵀB for one stretch of columns stay in the second-level cache.
 STRETCH_BYTES = 384 * 1024
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 # Helpers are inlined by force: a copy of its own would be optimised, and so rounded, differently in the process that
 # compiles than in those that load from the cache.
-INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
+INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
 # Only the outer function is cached on disk: processes that start together write its index once each, not that of every
 # helper, which numba does not lock.
-jit = numba.njit(nogil=True, **INLINED)
+HELPER: Any = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **INLINED}
+jit = numba.njit(**HELPER)
+
+
+def aligned_zeros(count: int, dtype: Any) -> Any:
+    """Return zeros that begin with a cache line: vectors across two of them are read at half the speed."""
+    memory = np.zeros(count + 64 // dtype.itemsize, dtype)
+    start = -memory.__array_interface__["data"][0] % 64 // dtype.itemsize
+    return memory[start : start + count]
+
+
+def padded(rank: int) -> int:
+    """Return how many components are subtracted where there are so many: three by themselves are dearer than five."""
+    return max(1, rank + (5 - rank % 5 if rank % 5 > 2 else 0))
+
+
+def padded_rows(M: Any, dtype: Any, least: int = 0) -> Any:  # M (n, k)
+    """Return M with three more rows of zeros, and at `least` so many columns: kernels take four rows at a time."""
+    n, k = M.shape
+    found = np.zeros((n + 3, max(least, k)), dtype)
+    found[:n, :k] = M
+    return found
+
+
+def in_panels(M: Any, dtype: Any, least: int = 0) -> Any:  # M (n, k)
+    """Return the columns of M, at `least` so many, as flat panels one after the other."""
+    n, k = M.shape
+    found = empty_panels(n, max(least, k), dtype)
+    for t, tile in enumerate(found.reshape(-1, max(least, k), TILE) if k else ()):
+        part = M[t * TILE : (t + 1) * TILE]
+        tile[:k, : len(part)] = part.T
+    return found
+
+
+def empty_panels(n: int, k: int, dtype: Any) -> Any:
+    """Return panels of zeros for k columns of n numbers."""
+    return aligned_zeros(-(-n // TILE) * k * TILE, dtype)
+
+
+def from_panels(panels: Any, n: int, k: int) -> Any:
+    """Return what `in_panels` has made flat: (n, k)."""
+    tiles = panels.reshape(-(-n // TILE), k, TILE)
+    return np.concatenate([tile.T for tile in tiles])[:n] if len(tiles) > 1 else tiles[0, :, :n].T
+
+
+def tiles_in_cache(components: int, itemsize: int) -> int:
+    """Return how many tiles of columns are walked together: their panels stay in the second-level cache."""
+    return max(1, STRETCH_BYTES // ((components + 1) * TILE * itemsize))
 
 
 @intrinsic
@@ -67,7 +116,7 @@ def cast_like(typing_context: Any, value: Any, like: Any) -> Any:
 
 @intrinsic
 def view_of(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
-    """Return ``array[start : start + count]`` without an owner: a slice would count references, atomically."""
+    """Return ``array.ravel()[start : start + count]`` without an owner: a slice would count references, atomically."""
     kind = array.copy(ndim=1, layout="C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -86,92 +135,62 @@ def view_of(typing_context: Any, array: Any, start: Any, count: Any) -> Any:
     return kind(array, numba.intp, numba.intp), generate
 
 
+def _numbers_of(count: int) -> Any:
+    """Return a function that reads so many numbers of a flat array: one start and step instead of many indices."""
+
+    @intrinsic
+    def numbers(typing_context: Any, array: Any, start: Any, step: Any) -> Any:
+        kind = numba.types.UniTuple(array.dtype, count)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            found, place = [], arguments[1]
+            for _ in range(count):
+                found.append(context.unpack_value(builder, array.dtype, builder.gep(data, [place])))
+                place = builder.add(place, arguments[2])
+            return context.make_tuple(builder, kind, found)
+
+        return kind(array, numba.intp, numba.intp), generate
+
+    return numbers
+
+
+four_of, five_of = _numbers_of(4), _numbers_of(5)
+
+
 @jit
 def prefetch_range(flat, start, count):
     """Prefetch `count` entries of `flat` from `start` on."""
     step = 64 // flat.itemsize
-    for j in range(0, count, step):
-        _prefetch(flat, start + j)
-
-
-@jit
-def one_of(M, i, k):
-    """Return entry k of row i, as a tuple."""
-    return (M[i, k],)
-
-
-@jit
-def _three(M, i, k):
-    return (M[i, k], M[i, k + 1], M[i, k + 2])
-
-
-@jit
-def _four(M, i, k):
-    return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3])
-
-
-@jit
-def five_of(M, i, k):
-    """Return five entries of row i from k on."""
-    return (M[i, k], M[i, k + 1], M[i, k + 2], M[i, k + 3], M[i, k + 4])
-
-
-@jit
-def four_rows(entries_of, M, i, k):
-    """Return what a function such as `five_of` returns of four rows from i on."""
-    return entries_of(M, i, k), entries_of(M, i + 1, k), entries_of(M, i + 2, k), entries_of(M, i + 3, k)
+    for j in range(-(-count // step)):
+        _prefetch(flat, start + step * j)
 
 
 # ------------------------------------------------------------------------------------------ residual D = Y - L Rᵀ
 
 
 @jit
-def load_tile(tile, y0, y1, y2, y3, m):
-    """Set the tile to four stored rows of Y."""
-    zero = tile[0]
-    for j in range(m):
-        tile[j] = cast_like(y0[j], zero)
-        tile[TILE + j] = cast_like(y1[j], zero)
-        tile[2 * TILE + j] = cast_like(y2[j], zero)
-        tile[3 * TILE + j] = cast_like(y3[j], zero)
-
-
-@jit
-def _load_minus_1(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
-    zero = tile[0]
+def _load_minus_1(tile, flat, o0, o1, o2, o3, rows, i, panel, m):
+    """Set the tile to four stored rows of Y, of which these are the offsets, less the first component."""
+    zero, width = tile[0], rows.shape[1]
+    y0, y1, y2, y3 = view_of(flat, o0, m), view_of(flat, o1, m), view_of(flat, o2, m), view_of(flat, o3, m)
+    a, b, c, d = four_of(rows, i * width, width)
     for j in range(m):
         v = panel[j]
-        tile[j] = cast_like(y0[j], zero) - a[0] * v
-        tile[TILE + j] = cast_like(y1[j], zero) - b[0] * v
-        tile[2 * TILE + j] = cast_like(y2[j], zero) - c[0] * v
-        tile[3 * TILE + j] = cast_like(y3[j], zero) - d[0] * v
+        tile[j] = cast_like(y0[j], zero) - a * v
+        tile[TILE + j] = cast_like(y1[j], zero) - b * v
+        tile[2 * TILE + j] = cast_like(y2[j], zero) - c * v
+        tile[3 * TILE + j] = cast_like(y3[j], zero) - d * v
 
 
 @jit
-def _load_minus_3(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
-    zero = tile[0]
-    for j in range(m):
-        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
-        tile[j] = cast_like(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w)
-        tile[TILE + j] = cast_like(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w)
-        tile[2 * TILE + j] = cast_like(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w)
-        tile[3 * TILE + j] = cast_like(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w)
-
-
-@jit
-def _load_minus_4(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
-    zero = tile[0]
-    for j in range(m):
-        u, v, w, x = panel[j], panel[TILE + j], panel[2 * TILE + j], panel[3 * TILE + j]
-        tile[j] = cast_like(y0[j], zero) - (a[0] * u + a[1] * v + a[2] * w + a[3] * x)
-        tile[TILE + j] = cast_like(y1[j], zero) - (b[0] * u + b[1] * v + b[2] * w + b[3] * x)
-        tile[2 * TILE + j] = cast_like(y2[j], zero) - (c[0] * u + c[1] * v + c[2] * w + c[3] * x)
-        tile[3 * TILE + j] = cast_like(y3[j], zero) - (d[0] * u + d[1] * v + d[2] * w + d[3] * x)
-
-
-@jit
-def _load_minus_5(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
-    zero = tile[0]
+def _load_minus_5(tile, flat, o0, o1, o2, o3, rows, i, panel, m):
+    """Set the tile to four stored rows of Y less the first five components."""
+    zero, width = tile[0], rows.shape[1]
+    y0, y1, y2, y3 = view_of(flat, o0, m), view_of(flat, o1, m), view_of(flat, o2, m), view_of(flat, o3, m)
+    at = i * width
+    a, b = five_of(rows, at, 1), five_of(rows, at + width, 1)
+    c, d = five_of(rows, at + 2 * width, 1), five_of(rows, at + 3 * width, 1)
     for j in range(m):
         u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
         x, z = panel[3 * TILE + j], panel[4 * TILE + j]
@@ -182,46 +201,37 @@ def _load_minus_5(tile, y0, y1, y2, y3, a, b, c, d, panel, m):
 
 
 @jit
-def _minus_1(tile, a, b, c, d, panel, m):
+def minus_1(tile, rows, i, k, panel, m):
+    """Subtract the product of column k of four rows from i on, and the panel of that component."""
+    width = rows.shape[1]
+    a, b, c, d = four_of(rows, i * width + k, width)
     for j in range(m):
         v = panel[j]
-        tile[j] -= a[0] * v
-        tile[TILE + j] -= b[0] * v
-        tile[2 * TILE + j] -= c[0] * v
-        tile[3 * TILE + j] -= d[0] * v
+        tile[j] -= a * v
+        tile[TILE + j] -= b * v
+        tile[2 * TILE + j] -= c * v
+        tile[3 * TILE + j] -= d * v
 
 
 @jit
-def _minus_5(tile, a, b, c, d, panel, m):
+def minus_5(tile, rows, i, k, panel, m):
+    """Subtract the product of five columns from k on."""
+    width = rows.shape[1]
+    at = i * width + k
+    a, b = five_of(rows, at, 1), five_of(rows, at + width, 1)
+    c, d = five_of(rows, at + 2 * width, 1), five_of(rows, at + 3 * width, 1)
     for j in range(m):
-        u, v, w = panel[j], panel[TILE + j], panel[2 * TILE + j]
-        x, z = panel[3 * TILE + j], panel[4 * TILE + j]
-        tile[j] -= a[0] * u + a[1] * v + a[2] * w + a[3] * x + a[4] * z
-        tile[TILE + j] -= b[0] * u + b[1] * v + b[2] * w + b[3] * x + b[4] * z
-        tile[2 * TILE + j] -= c[0] * u + c[1] * v + c[2] * w + c[3] * x + c[4] * z
-        tile[3 * TILE + j] -= d[0] * u + d[1] * v + d[2] * w + d[3] * x + d[4] * z
-
-
-@jit
-def _residual(tile, y0, y1, y2, y3, rows, i, panel, rank, m):
-    """Set tile = Y - rows[i : i + 4] @ panel for four stored rows of Y."""
-    k = rank % 5
-    if rank == 0:
-        load_tile(tile, y0, y1, y2, y3, m)
-    elif k == 0:
-        _load_minus_5(tile, y0, y1, y2, y3, *four_rows(five_of, rows, i, 0), panel, m)
-        k = 5
-    elif k == 4:
-        _load_minus_4(tile, y0, y1, y2, y3, *four_rows(_four, rows, i, 0), panel, m)
-    elif k == 3:
-        _load_minus_3(tile, y0, y1, y2, y3, *four_rows(_three, rows, i, 0), panel, m)
-    else:
-        _load_minus_1(tile, y0, y1, y2, y3, *four_rows(one_of, rows, i, 0), panel, m)
-        if k == 2:
-            _minus_1(tile, *four_rows(one_of, rows, i, 1), view_of(panel, TILE, TILE), m)
-    while k < rank:
-        _minus_5(tile, *four_rows(five_of, rows, i, k), view_of(panel, k * TILE, 5 * TILE), m)
-        k += 5
+        s0, s1, s2, s3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
+        for q in range(5):
+            u = panel[q * TILE + j]
+            s0 -= a[q] * u
+            s1 -= b[q] * u
+            s2 -= c[q] * u
+            s3 -= d[q] * u
+        tile[j] = s0
+        tile[TILE + j] = s1
+        tile[2 * TILE + j] = s2
+        tile[3 * TILE + j] = s3
 
 
 # ------------------------------------------------------------------------------------------ influence C = ψ(D)
@@ -332,8 +342,35 @@ def _energy(tile, rows, m):
 
 
 @jit
-def _rows_times_5(tile, panel, out, k, m):
-    zero = cast_like(0.0, out[0, k])
+def _add_to_rows(out, i, k, a, b, c, d):
+    n, width = len(a), out.shape[1]
+    p, q = view_of(out, i * width + k, n), view_of(out, (i + 1) * width + k, n)
+    r, s = view_of(out, (i + 2) * width + k, n), view_of(out, (i + 3) * width + k, n)
+    for h in range(n):
+        p[h] += a[h]
+        q[h] += b[h]
+        r[h] += c[h]
+        s[h] += d[h]
+
+
+@jit
+def rows_times_1(tile, panel, out, i, k, m):
+    """Add the product of the tile and the panel of component k to column k of rows i to i + 3."""
+    zero = cast_like(0.0, tile[0])
+    a = b = c = d = zero
+    for j in range(m):
+        v = panel[j]
+        a += tile[j] * v
+        b += tile[TILE + j] * v
+        c += tile[2 * TILE + j] * v
+        d += tile[3 * TILE + j] * v
+    _add_to_rows(out, i, k, (a,), (b,), (c,), (d,))
+
+
+@jit
+def rows_times_5(tile, panel, out, i, k, m):
+    """Add the products with five components from k on."""
+    zero = cast_like(0.0, tile[0])
     a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = zero
     c0 = c1 = c2 = c3 = c4 = d0 = d1 = d2 = d3 = d4 = zero
     for j in range(m):
@@ -363,117 +400,35 @@ def _rows_times_5(tile, panel, out, k, m):
         d2 += x * w
         d3 += x * y
         d4 += x * z
-    out[0, k], out[0, k + 1], out[0, k + 2], out[0, k + 3], out[0, k + 4] = a0, a1, a2, a3, a4
-    out[1, k], out[1, k + 1], out[1, k + 2], out[1, k + 3], out[1, k + 4] = b0, b1, b2, b3, b4
-    out[2, k], out[2, k + 1], out[2, k + 2], out[2, k + 3], out[2, k + 4] = c0, c1, c2, c3, c4
-    out[3, k], out[3, k + 1], out[3, k + 2], out[3, k + 3], out[3, k + 4] = d0, d1, d2, d3, d4
+    _add_to_rows(out, i, k, (a0, a1, a2, a3, a4), (b0, b1, b2, b3, b4), (c0, c1, c2, c3, c4), (d0, d1, d2, d3, d4))
 
 
 @jit
-def _rows_times_1(tile, panel, out, k, m):
-    zero = cast_like(0.0, out[0, k])
-    a = b = c = d = zero
+def columns_times_1(tile, rows, i, k, sums, m):
+    """Add the products of the tile's columns and column k of four rows from i on to the panel of that component."""
+    width = rows.shape[1]
+    a, b, c, d = four_of(rows, i * width + k, width)
     for j in range(m):
-        v = panel[j]
-        a += tile[j] * v
-        b += tile[TILE + j] * v
-        c += tile[2 * TILE + j] * v
-        d += tile[3 * TILE + j] * v
-    out[0, k], out[1, k], out[2, k], out[3, k] = a, b, c, d
+        sums[j] += a * tile[j] + b * tile[TILE + j] + c * tile[2 * TILE + j] + d * tile[3 * TILE + j]
 
 
 @jit
-def rows_times(tile, panel, count, out, m):
-    """Set out[q, k] = Σ_j tile[q, j] panel[k, j] for the four rows q and all `count` components k."""
-    k = 0
-    while k + 5 <= count:
-        _rows_times_5(tile, view_of(panel, k * TILE, 5 * TILE), out, k, m)
-        k += 5
-    while k < count:
-        _rows_times_1(tile, view_of(panel, k * TILE, TILE), out, k, m)
-        k += 1
-
-
-@jit
-def _add_outer(sums, tile, a, b, c, d, m):
+def columns_times_5(tile, rows, i, k, sums, m):
+    """Add the products with five columns from k on."""
+    width = rows.shape[1]
+    at = i * width + k
+    a, b = five_of(rows, at, 1), five_of(rows, at + width, 1)
+    c, d = five_of(rows, at + 2 * width, 1), five_of(rows, at + 3 * width, 1)
     for j in range(m):
-        x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
-        for k in range(len(a)):
-            sums[k * TILE + j] += a[k] * x0 + b[k] * x1 + c[k] * x2 + d[k] * x3
-
-
-@jit
-def columns_times(tile, rows, i, count, sums, m):
-    """Add Σ_q rows[i + q, k] tile[q, j] to sums[k, j] for all `count` components k."""
-    k = 0
-    while k + 5 <= count:
-        _add_outer(view_of(sums, k * TILE, 5 * TILE), tile, *four_rows(five_of, rows, i, k), m)
-        k += 5
-    while k < count:
-        _add_outer(view_of(sums, k * TILE, TILE), tile, *four_rows(one_of, rows, i, k), m)
-        k += 1
+        w, x, y, z = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
+        sums[j] += a[0] * w + b[0] * x + c[0] * y + d[0] * z
+        sums[TILE + j] += a[1] * w + b[1] * x + c[1] * y + d[1] * z
+        sums[2 * TILE + j] += a[2] * w + b[2] * x + c[2] * y + d[2] * z
+        sums[3 * TILE + j] += a[3] * w + b[3] * x + c[3] * y + d[3] * z
+        sums[4 * TILE + j] += a[4] * w + b[4] * x + c[4] * y + d[4] * z
 
 
 # ------------------------------------------------------------------------------------------ the pass
-
-
-@jit
-def panel_of(panels, t, count):
-    """Return panel t of those of `count` components each."""
-    return view_of(panels, t * count * TILE, count * TILE)
-
-
-@jit
-def fill_panel(panel, source, j0, m):
-    """Copy columns j0 to j0 + m of every component into a panel."""
-    for k in range(source.shape[0]):
-        for j in range(m):
-            panel[k * TILE + j] = source[k, j0 + j]
-
-
-@jit
-def _pair_panel(pairs, left, right, rank, m):
-    """Set row (k, h), k <= h, of `pairs` to left[k] * right[h]: the entries of the outer products R̄_j R_jᵀ."""
-    row = 0
-    for k in range(rank):
-        for h in range(k, rank):
-            for j in range(m):
-                pairs[row * TILE + j] = left[k * TILE + j] * right[h * TILE + j]
-            row += 1
-
-
-@jit
-def _pair_rows(pairs, left, right, rank):
-    row = 0
-    for k in range(rank):
-        for h in range(k, rank):
-            for q in range(pairs.shape[0]):
-                pairs[q, row] = left[q, k] * right[q, h]
-            row += 1
-
-
-@jit
-def fill_rows(rows, source, first):
-    """Copy rows from `first` on; what lies beyond the last row stays."""
-    for q in range(min(rows.shape[0], source.shape[0] - first)):
-        for k in range(source.shape[1]):
-            rows[q, k] = source[first + q, k]
-
-
-@jit
-def add_rows(target, four, i, rows):
-    """Add the first `rows` of four rows of sums to rows i and following."""
-    for q in range(rows):
-        for k in range(four.shape[1]):
-            target[i + q, k] += four[q, k]
-
-
-@jit
-def add_panel(target, panel, j0, m):
-    """Add a panel of sums to columns j0 to j0 + m."""
-    for k in range(target.shape[0]):
-        for j in range(m):
-            target[k, j0 + j] += panel[k * TILE + j]
 
 
 @jit
@@ -496,123 +451,100 @@ def blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m):
 def rectangle_pass(
     flat,  # (size,) the stored numbers of the rectangle, row i at i * stride
     stride,
-    shape,  # (n1, n2)
+    n1,
+    n2,
     mask,  # (size,) bool, entry (i, j) at i * mask_row + j * mask_column, or None
     mask_row,
     mask_column,
-    L,  # (n1, r)
-    Rt,  # (r, n2)
-    B,  # (n1, kb) multiplier for Cᵀ B
-    At,  # (ka, n2) multiplier for C A, transposed
-    same,  # At is Rt
+    L,  # (n1 + 3, padded r)
+    R,  # (tiles padded r TILE,) panels
+    B,  # (n1 + 3, kb) multiplier for Cᵀ B
+    A,  # panels of at least ka components, multiplier for C A
+    stretch,  # tiles of columns that are walked together
     clip,
     cutoff,
     keep,
     want_energy,
-    want_grams,
-    CA,  # (n1, ka), added to
-    BtC,  # (kb, n2), added to
-    row_kept,  # (n1,), added to
-    column_kept,  # (n2,), added to
-    row_grams,  # (n1, r (r + 1) / 2), added to
-    column_grams,  # (r (r + 1) / 2, n2), added to
+    tile,  # (4 TILE,) work memory
+    sums,  # (5,) work memory
+    CA,  # (n1 + 3, ka), added to
+    CtB,  # panels, added to
+    row_kept,  # (n1 + 3,), added to
+    column_kept,  # (tiles TILE,), added to
+    kept,  # (4 TILE,) work memory, or None: no Grams are wanted
+    L_pairs,  # (n1 + 3, r (r + 1) / 2) products of columns of B and L
+    R_pairs,  # panels, products of columns of A and R
+    row_grams,  # (n1 + 3, r (r + 1) / 2), added to
+    column_grams,  # panels, added to
 ):
     """Add one rectangle's share of the pass to the outputs; return (Σ|C|², Σ|D|² or 0).
 
-    Groups of rows are walked along a stretch of columns, so memory is read in long runs.
+    Groups of rows are walked along a stretch of columns, so memory is read in long runs. Rows past
+    the end count as missing: they add zeros.
     """
-    n1, n2 = shape
-    rank, ka, kb, pairs = L.shape[1], At.shape[0], B.shape[1], row_grams.shape[1]
-    per_tile = (rank + ka + kb + 2 * pairs + 1) * TILE * L.itemsize
-    tiles = max(1, min(-(-n2 // TILE), STRETCH_BYTES // per_tile))
-    tile = np.zeros(4 * TILE, L.dtype)
-    R_panels = np.zeros(tiles * rank * TILE, L.dtype)
-    A_panels = np.zeros(0 if same else tiles * ka * TILE, L.dtype)
-    if same:
-        A_panels = R_panels
-    CtB_panels = np.zeros(tiles * kb * TILE, L.dtype)
-    L_rows, B_rows = np.zeros((GROUP, rank), L.dtype), np.zeros((GROUP, kb), L.dtype)
-    CA_rows = np.zeros((4, ka), L.dtype)
-    kept_columns, sums = np.zeros(tiles * TILE, row_kept.dtype), np.zeros(5, row_kept.dtype)
-    kept = np.zeros(4 * TILE, L.dtype)
-    R_pairs, gram_panels = np.zeros(tiles * pairs * TILE, L.dtype), np.zeros(tiles * pairs * TILE, L.dtype)
-    L_pairs, gram_rows = np.zeros((GROUP, pairs), L.dtype), np.zeros((4, pairs), L.dtype)
+    rank, ka, kb = L.shape[1], CA.shape[1], B.shape[1]
+    tiles = -(-n2 // TILE)
+    width = len(A) // (tiles * TILE)
     norm_C, norm_D = 0.0, 0.0
-    for first in range(0, n2, tiles * TILE):
-        here = min(tiles, -(-(n2 - first) // TILE))
-        for t in range(here):
-            j0 = first + t * TILE
-            m = min(TILE, n2 - j0)
-            R_panel, A_panel = panel_of(R_panels, t, rank), panel_of(A_panels, t, ka)
-            fill_panel(R_panel, Rt, j0, m)
-            if not same:
-                fill_panel(A_panel, At, j0, m)
-            if want_grams:
-                _pair_panel(panel_of(R_pairs, t, pairs), A_panel, R_panel, rank, m)
-        CtB_panels[:] = 0
-        kept_columns[:] = 0
-        gram_panels[:] = 0
+    for first in range(0, tiles, stretch):
         for group in range(0, n1, GROUP):
-            quads = -(-min(GROUP, n1 - group) // 4)
-            fill_rows(L_rows, L, group)
-            fill_rows(B_rows, B, group)
-            if want_grams:
-                _pair_rows(L_pairs, B_rows, L_rows, rank)
-            for t in range(here):
-                j0 = first + t * TILE
+            for t in range(first, min(first + stretch, tiles)):
+                j0 = t * TILE
                 m = min(TILE, n2 - j0)
                 following = m if group + 2 * GROUP <= n1 else 0
-                R_panel, A_panel, CtB_panel = (
-                    panel_of(R_panels, t, rank),
-                    panel_of(A_panels, t, ka),
-                    panel_of(CtB_panels, t, kb),
-                )
-                kept_here = panel_of(kept_columns, t, 1)
-                pair_panel, gram_panel = panel_of(R_pairs, t, pairs), panel_of(gram_panels, t, pairs)
-                for quad in range(quads):
-                    i = group + 4 * quad
+                for i in range(group, min(group + GROUP, n1), 4):
                     rows = min(4, n1 - i)
-                    # Rows past the end repeat the last one and are then blanked: missing entries have no influence.
+                    # Rows past the end repeat the last one and are then blanked.
                     o0 = i * stride + j0
                     o1 = min(i + 1, n1 - 1) * stride + j0
                     o2 = min(i + 2, n1 - 1) * stride + j0
                     o3 = min(i + 3, n1 - 1) * stride + j0
-                    y0, y1, y2, y3 = (
-                        view_of(flat, o0, m),
-                        view_of(flat, o1, m),
-                        view_of(flat, o2, m),
-                        view_of(flat, o3, m),
-                    )
-                    _residual(tile, y0, y1, y2, y3, L_rows, 4 * quad, R_panel, rank, m)
-                    if rows < 4:
-                        tile[rows * TILE :] = np.nan
+                    R_panel = view_of(R, t * rank * TILE, rank * TILE)
+                    if rank >= 5:
+                        _load_minus_5(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
+                    else:
+                        _load_minus_1(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
+                    for chunk in range(1, rank // 5):
+                        k = 5 * chunk
+                        minus_5(tile, L, i, k, view_of(R, (t * rank + k) * TILE, 5 * TILE), m)
+                    for k in range(max(1, rank - rank % 5), rank):
+                        minus_1(tile, L, i, k, view_of(R, (t * rank + k) * TILE, TILE), m)
+                    for j in range(rows * TILE, 4 * TILE):
+                        tile[j] = np.nan
                     if mask is not None:
                         blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
                     # The same columns of the next group are prefetched between the loops, a row at a time.
                     prefetch_range(flat, o0 + GROUP * stride, following)
                     if want_energy:
                         norm_D += _energy(tile, rows, m)
-                    if want_grams:
+                    if kept is not None:
                         _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
                     prefetch_range(flat, o1 + GROUP * stride, following)
-                    influence(tile, clip, cutoff, keep, kept_here, sums, m)
+                    influence(tile, clip, cutoff, keep, view_of(column_kept, j0, TILE), sums, m)
                     norm_C += sums[0]
-                    prefetch_range(flat, o2 + GROUP * stride, following)
-                    rows_times(tile, A_panel, ka, CA_rows, m)
-                    add_rows(CA, CA_rows, i, rows)
-                    prefetch_range(flat, o3 + GROUP * stride, following)
-                    columns_times(tile, B_rows, 4 * quad, kb, CtB_panel, m)
-                    for q in range(rows):
+                    for q in range(4):
                         row_kept[i + q] += sums[q + 1]
-                    if want_grams:
-                        rows_times(kept, pair_panel, pairs, gram_rows, m)
-                        add_rows(row_grams, gram_rows, i, rows)
-                        columns_times(kept, L_pairs, 4 * quad, pairs, gram_panel, m)
-        for t in range(here):
-            j0 = first + t * TILE
-            m = min(TILE, n2 - j0)
-            add_panel(BtC, panel_of(CtB_panels, t, kb), j0, m)
-            add_panel(column_grams, panel_of(gram_panels, t, pairs), j0, m)
-            for j in range(m):
-                column_kept[j0 + j] += kept_columns[t * TILE + j]
+                    prefetch_range(flat, o2 + GROUP * stride, following)
+                    for chunk in range(ka // 5):
+                        k = 5 * chunk
+                        rows_times_5(tile, view_of(A, (t * width + k) * TILE, 5 * TILE), CA, i, k, m)
+                    for k in range(ka - ka % 5, ka):
+                        rows_times_1(tile, view_of(A, (t * width + k) * TILE, TILE), CA, i, k, m)
+                    prefetch_range(flat, o3 + GROUP * stride, following)
+                    for chunk in range(kb // 5):
+                        k = 5 * chunk
+                        columns_times_5(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, 5 * TILE), m)
+                    for k in range(kb - kb % 5, kb):
+                        columns_times_1(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, TILE), m)
+                    if kept is not None:
+                        pairs = L_pairs.shape[1]
+                        for chunk in range(pairs // 5):
+                            k = 5 * chunk
+                            at = (t * pairs + k) * TILE
+                            rows_times_5(kept, view_of(R_pairs, at, 5 * TILE), row_grams, i, k, m)
+                            columns_times_5(kept, L_pairs, i, k, view_of(column_grams, at, 5 * TILE), m)
+                        for k in range(pairs - pairs % 5, pairs):
+                            at = (t * pairs + k) * TILE
+                            rows_times_1(kept, view_of(R_pairs, at, TILE), row_grams, i, k, m)
+                            columns_times_1(kept, L_pairs, i, k, view_of(column_grams, at, TILE), m)
     return norm_C, norm_D

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from lrpca.kernels.selection import FASTMATH, modulus, selected_threshold
+from lrpca.kernels.cpu import FASTMATH
+from lrpca.kernels.selection import modulus, selected_threshold
 
 _outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 

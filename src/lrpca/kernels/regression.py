@@ -11,18 +11,17 @@ Serial, releasing the GIL; threads come on top. NaN marks a missing entry, and e
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
+from lrpca.kernels.cpu import FASTMATH, four_of, jit, view_of
 from lrpca.kernels.trimmed import kth_smallest
 
 TILE = 768
 # Rows that visit a tile together: its components come from the second-level cache once for them.
-_GROUP = 4
+GROUP = 4
 # Gathered entries are filled up to a multiple of this, so that vector loops leave no rest.
-_PADDING = 32
+PADDING = 32
 # What is known of a row: its level, the least and a good one, kept entries, whether the fit is to be trusted, whether
 # the sample held all its entries, and whether its Gram is about that of all columns.
 LEVEL, FLOOR, GOOD, KEPT, TRUSTED, SEEN_ALL, EVEN = range(7)
@@ -60,16 +59,15 @@ _COMPONENT_SHARE = 0.45
 # Levels closer than this are equal, and the fit that keeps more entries is better.
 SAME_LEVEL = 0.9
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
-_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+# Numba writes these out where they are called, and compiles them once.
+_written_out = numba.njit(inline="always")
+_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 # ------------------------------------------------------------------------------------------ small systems
 
 
-@_jit
+@jit
 def _factorise(gram, work):
     """Set the lower triangle of `work` to Cholesky's factor of gram + ridge, of which the lower triangle is read."""
     rank = len(gram)
@@ -85,7 +83,7 @@ def _factorise(gram, work):
             work[k, h] = np.sqrt(max(total, ridge)) if k == h else total / work[h, h]
 
 
-@_jit
+@jit
 def _advance(work, side, step, c):
     """Set c += step with the step that solves (work workᵀ) step = side; return its length."""
     rank = len(side)
@@ -108,37 +106,40 @@ def _advance(work, side, step, c):
 # ------------------------------------------------------------------------------------------ sums over entries
 
 
-@_jit
-def _minus(d, P, first, c, m):
-    """Set d -= c P[:, first : first + m]."""
+@jit
+def _minus(d, P, width, c, m):
+    """Set d -= c P, of which row k begins at k * width."""
     rank = len(c)
     k = rank % 4
     for h in range(k):
-        a, p = c[h], P[h, first : first + m]
+        a, p = c[h], view_of(P, h * width, m)
         for t in range(m):
             d[t] -= a * p[t]
-    while k < rank:
-        a0, a1, a2, a3 = c[k], c[k + 1], c[k + 2], c[k + 3]
-        p0, p1 = P[k, first : first + m], P[k + 1, first : first + m]
-        p2, p3 = P[k + 2, first : first + m], P[k + 3, first : first + m]
+    for chunk in range(rank // 4):
+        h = k + 4 * chunk
+        a0, a1, a2, a3 = four_of(c, h, 1)
+        at = h * width
+        p0, p1, p2 = view_of(P, at, m), view_of(P, at + width, m), view_of(P, at + 2 * width, m)
+        p3 = view_of(P, at + 3 * width, m)
         for t in range(m):
             d[t] -= (a0 * p0[t] + a1 * p1[t]) + (a2 * p2[t] + a3 * p3[t])
-        k += 4
 
 
-@_jit
-def _add_products(e, P, first, m, rank, sums):
-    """Add P[:rank, first : first + m] @ e to sums."""
+@jit
+def _set_products(e, P, width, m, rank, sums):
+    """Set sums = P[:rank] @ e."""
     k = rank % 4
     for h in range(k):
-        p = P[h, first : first + m]
+        p = view_of(P, h * width, m)
         total = 0.0
         for t in range(m):
             total += e[t] * p[t]
-        sums[h] += total
-    while k < rank:
-        p0, p1 = P[k, first : first + m], P[k + 1, first : first + m]
-        p2, p3 = P[k + 2, first : first + m], P[k + 3, first : first + m]
+        sums[h] = total
+    for chunk in range(rank // 4):
+        h = k + 4 * chunk
+        at = h * width
+        p0, p1, p2 = view_of(P, at, m), view_of(P, at + width, m), view_of(P, at + 2 * width, m)
+        p3 = view_of(P, at + 3 * width, m)
         s0 = s1 = s2 = s3 = 0.0
         for t in range(m):
             x = e[t]
@@ -146,113 +147,85 @@ def _add_products(e, P, first, m, rank, sums):
             s1 += x * p1[t]
             s2 += x * p2[t]
             s3 += x * p3[t]
-        sums[k] += s0
-        sums[k + 1] += s1
-        sums[k + 2] += s2
-        sums[k + 3] += s3
-        k += 4
+        sums[h], sums[h + 1], sums[h + 2], sums[h + 3] = s0, s1, s2, s3
 
 
-@_jit
-def _add_weighted_gram(P, m, w, spare, gram):
-    """Set the lower triangle of gram = P W Pᵀ."""
-    for k in range(len(P)):
-        p = P[k]
+@jit
+def _factorise_weighted(P, width, m, w, spare, gram, factor):
+    """Set `gram` to the lower triangle of P W Pᵀ, and `factor` to its factor."""
+    rank = len(gram)
+    for k in range(rank):
+        p = view_of(P, k * width, m)
         for t in range(m):
             spare[t] = w[t] * p[t]
-        gram[k] = 0.0
-        _add_products(spare, P, 0, m, k + 1, gram[k])
-
-
-@_jit
-def _residual(x, P, c, m, d, size):
-    for t in range(m):
-        d[t] = x[t]
-    _minus(d, P, 0, c, m)
-    for t in range(m):
-        size[t] = abs(d[t])
-
-
-@_jit
-def _quantile(size, m, share, spare):
-    """Return the number below which this share of the first m sizes lies."""
-    return kth_smallest(size[:m], min(int(share * m), m - 1), spare)
+        _set_products(spare, P, width, m, k + 1, view_of(gram, k * rank, rank))
+    _factorise(gram, factor)
 
 
 # ------------------------------------------------------------------------------------------ fits of m entries x by c P
 
 
-@_jit
-def _approach(x, P, m, factor, c, scratch):
-    """Set c to a rough fit: clipped least squares, then weights 1 / |d| below a cut, all with the Gram of all entries.
+@_written_out
+def _take_steps(x, P, width, m, common, floor, good, attempt, c, factor, scratch):
+    """Set c to a fit by re-weighted least squares; return (level, kept).
 
-    Weights that have nothing to do with the components change the Gram by a factor, which is their mean.
-    """
-    d, size, _, spare, _, side, step = scratch
-    c[:] = 0.0
-    for k in range(_APPROACH_STEPS + 1):
-        _residual(x, P, c, m, d, size)
-        scale = _quantile(size, m, 0.5, spare)
-        bound, cut = max(scale * _APPROACH_FALL ** (k - 1), _TINY), _APPROACH_CUT * scale
-        if k == 0:
-            # Entries beyond the bound count as if they were there.
-            bound, cut = _TYPICAL * scale if scale > 0 else np.inf, np.inf
-        total = 0.0
-        for t in range(m):
-            weight = min(1.0, bound / size[t]) if size[t] <= cut else 0.0
-            d[t] *= weight
-            total += weight
-        mean = total / m if k > 0 else 1.0
-        side[:] = 0.0
-        _add_products(d, P, 0, m, len(c), side)
-        for h in range(len(c)):
-            side[h] /= mean
-        _advance(factor, side, step, c)
-
-
-@_jit
-def _refine(x, P, m, floor, good, absolute, cut, c, factor, scratch):
-    """Take so many `absolute` steps, least absolute deviations by re-weighting, then redescending ones until they rest.
-
-    Return (level, kept). `factor` is that of the Gram of the kept entries.
+    It begins with large entries counted like typical ones. Then come weights 1 / |d|, least absolute deviations, and
+    redescending steps until they rest. A quick attempt takes its first steps with the Gram of all entries: weights that
+    have nothing to do with the components change it by a factor, which is their mean. `factor` is that of the Gram of
+    the kept entries.
     """
     d, size, w, spare, gram, side, step = scratch
+    rank = len(c)
+    quick = attempt == 0
+    absolute = 0 if quick else _ABSOLUTE_STEPS
+    start = -1 - _APPROACH_STEPS if quick else -1
+    cut = _APPROACH_CUT if quick else (_ABSOLUTE_CUT if attempt == 1 else np.inf)
+    fall = 1.0
     level, kept, resting = 0.0, 0, False
-    for k in range(-1 if absolute else 0, absolute + _REDESCENDING_STEPS + 1):
-        _residual(x, P, c, m, d, size)
-        scale = _quantile(size, m, 0.5 if k < absolute else _LOW, spare)
-        if k < 0:
-            # The start: c = 0, and large entries count like typical ones.
+    for h in range(rank):
+        c[h] = 0.0
+    for k in range(start, absolute + _REDESCENDING_STEPS + 1):
+        for t in range(m):
+            d[t] = x[t]
+        _minus(d, P, width, c, m)
+        for t in range(m):
+            size[t] = abs(d[t])
+        scale = kth_smallest(size, m, int((0.5 if k < absolute else _LOW) * m), spare)
+        if k == start:
             bound, limit = _TYPICAL * scale if scale > 0 else np.inf, np.inf
         elif k < absolute:
-            # Weights 1 / |d|, bounded; the bound falls as the fit settles.
-            bound, limit = max(scale * _ABSOLUTE_FALL**k, _TINY), cut * scale
+            # The bound of the weights falls as the fit settles.
+            bound, limit = max(scale * fall, _TINY), cut * scale
+            fall *= _APPROACH_FALL if quick else _ABSOLUTE_FALL
         else:
             level = max(scale / _LOW_NORMAL, floor)
             bound, limit = np.inf, _KEEP_LEVELS * level
-        changed = kept = 0
+        changed, kept, total = 0, 0, 0.0
         for t in range(m):
             weight = min(1.0, bound / size[t]) if size[t] <= limit else 0.0
             changed += 1 if weight != w[t] else 0
             kept += 1 if weight > 0 else 0
+            total += weight
             w[t] = weight
+        approaching = quick and k < 0
         if k > absolute and changed == 0:
             # One more step takes off what the ridge has left.
             if resting or level <= good:
                 break
             resting = True
-        else:
-            _add_weighted_gram(P, m, w, spare, gram)
-            _factorise(gram, factor)
+        elif not approaching:
+            _factorise_weighted(P, width, m, w, spare, gram, factor)
         for t in range(m):
             spare[t] = w[t] * d[t]
-        side[:] = 0.0
-        _add_products(spare, P, 0, m, len(c), side)
-        _advance(factor, side, step, c)
+        _set_products(spare, P, width, m, rank, side)
+        if approaching and k > start:
+            for h in range(rank):
+                side[h] /= total / m
+        _advance(common if approaching else factor, side, step, c)
     return level, kept
 
 
-@_jit
+@_written_out
 def _keeps_components(factor, shares):
     """Tell whether the kept entries hold enough of every component: pivots against the sums of squares of all."""
     good = True
@@ -261,36 +234,10 @@ def _keeps_components(factor, shares):
     return good
 
 
-@_jit
-def _fit(x, P, m, common, floor, good, attempts, shares, c, trial, factor, scratch):
-    """Set c to the best of some attempts, until one is good; return (level, kept, whether every component is kept).
-
-    Attempts are 0: quick, 1: least absolute deviations below a cut, 2: without it, for components on few columns.
-    """
-    first, last = attempts
-    best, most, whole = np.inf, 0, False
-    for attempt in range(first, last + 1):
-        trial[:] = 0.0
-        absolute = _ABSOLUTE_STEPS
-        if attempt == 0:
-            _approach(x, P, m, common, trial, scratch)
-            absolute = 0
-        cut = _ABSOLUTE_CUT if attempt < 2 else np.inf
-        level, kept = _refine(x, P, m, floor, good, absolute, cut, trial, factor, scratch)
-        here = _keeps_components(factor, shares)
-        fine = here and level <= good
-        if fine or level < SAME_LEVEL * best or (SAME_LEVEL * level <= best and kept >= most):
-            best, most, whole = level, kept, here
-            c[:] = trial
-        if fine:
-            break
-    return best, most, whole
-
-
 # ------------------------------------------------------------------------------------------ reading rows
 
 
-@_jit
+@_written_out
 def _gather(row, offset, order, want, x, raw, places):
     """Collect the first `want` observed entries of a row in the given order, and where they are.
 
@@ -310,37 +257,21 @@ def _gather(row, offset, order, want, x, raw, places):
     return m, t, infinite
 
 
-@_jit
-def _collect(Qt, places, m, P, w, spare, gram, factor, shares):
-    """Set P to the components at some places, `factor` to that of P Pᵀ and `shares` to its diagonal."""
-    for k in range(len(Qt)):
-        for t in range(m):
-            P[k, t] = Qt[k, places[t]]
-    w[:m] = 1.0
-    _add_weighted_gram(P, m, w, spare, gram)
-    _factorise(gram, factor)
-    for k in range(len(Qt)):
-        shares[k] = gram[k, k]
-
-
-@_jit
-def _load(row, offset, j0, m, d):
-    """Set d to the entries from j0 on; return how many are infinite."""
-    y = row[j0 : j0 + m]
-    if len(offset):
-        o = offset[j0 : j0 + m]
-        for t in range(m):
-            d[t] = np.float64(y[t]) - o[t]
-    else:
-        for t in range(m):
-            d[t] = np.float64(y[t])
+@jit
+def _load(y, offset, m, d):
+    """Set d to entries; return how many are infinite."""
     infinite = 0
+    for t in range(m):
+        d[t] = np.float64(y[t])
+    if len(offset):
+        for t in range(m):
+            d[t] -= offset[t]
     for t in range(m):
         infinite += 1 if abs(d[t]) == np.inf else 0
     return infinite
 
 
-@_jit
+@jit
 def _keep(d, m, limit, e):
     """Set e = d where |d| <= limit, else 0; return how many are kept and how many observed."""
     kept, seen = 0.0, 0.0
@@ -353,94 +284,34 @@ def _keep(d, m, limit, e):
     return kept, seen
 
 
-@_jit
-def _add_gram(d, m, limit, kept, Qt, j0, tile_gram, places, panel, gram, sums):
-    """Add the Gram of the entries |d| <= limit of a tile: their sum, or the tile's less the sum of the others."""
-    rank = len(Qt)
-    others = 2 * kept >= m
+@jit
+def _gather_some(d, m, limit, others, tile, width, rank, places, panel):
+    """Set a panel to the components of a tile where |d| <= limit, or of the `others`; return how many, and zeros."""
     count = 0
     for t in range(m):
         places[count] = t
         count += 1 if (abs(d[t]) <= limit) != others else 0
     # Vector loops have no rest to do one by one.
-    padded = -(-count // _PADDING) * _PADDING
+    padded = -(-count // PADDING) * PADDING
     for k in range(rank):
-        q = Qt[k, j0 : j0 + m]
+        q, p = view_of(tile, k * width, m), view_of(panel, k * (TILE + PADDING), padded)
         for t in range(count):
-            panel[k, t] = q[places[t]]
-        panel[k, count:padded] = 0.0
-    for k in range(rank):
-        sums[: k + 1] = 0.0
-        _add_products(panel[k], panel, 0, padded, k + 1, sums)
-        for h in range(k + 1):
-            gram[k, h] += tile_gram[k, h] - sums[h] if others else sums[h]
+            p[t] = q[places[t]]
+        for t in range(count, padded):
+            p[t] = 0.0
+    return padded
 
 
-@_jit
-def _add_observed(d, m, Qt, j0, shares):
-    """Add Σ Q² over the observed entries of a tile, by component."""
-    for k in range(len(Qt)):
-        q = Qt[k, j0 : j0 + m]
-        total = 0.0
-        for t in range(m):
-            total += q[t] * q[t] if d[t] == d[t] else 0.0
-        shares[k] += total
+@jit
+def _observed_square(d, q, m):
+    """Return Σ q² over the observed entries."""
+    total = 0.0
+    for t in range(m):
+        total += q[t] * q[t] if d[t] == d[t] else 0.0
+    return total
 
 
-@_jit
-def _full_step(values, first, active, offset, Qt, c, limits, own_gram, tile_grams, scratch, found):
-    """Add up what a redescending step needs over all entries of a group of rows, tile by tile.
-
-    `found` receives, by row: how many entries are kept, observed and infinite, Q W d, and where `own_gram` is wanted
-    Q W Qᵀ and the sums of squares of the observed components.
-    """
-    counts, sides, grams, shares = found
-    d, e, places, panel, sums = scratch
-    rank, n2 = len(Qt), values.shape[1]
-    counts[:] = 0.0
-    sides[:] = 0.0
-    grams[:] = 0.0
-    shares[:] = 0.0
-    for tile in range(-(-n2 // TILE)):
-        j0 = tile * TILE
-        m = min(TILE, n2 - j0)
-        for g in range(len(active)):
-            if active[g]:
-                counts[g, 2] += _load(values[first + g], offset, j0, m, d)
-                _minus(d, Qt, j0, c[g], m)
-                kept, seen = _keep(d, m, limits[g], e)
-                counts[g, 0] += kept
-                counts[g, 1] += seen
-                _add_products(e, Qt, j0, m, rank, sides[g])
-                if own_gram[g]:
-                    _add_gram(d, m, limits[g], kept, Qt, j0, tile_grams[tile], places, panel, grams[g], sums)
-                    if seen == m:
-                        for k in range(rank):
-                            shares[g, k] += tile_grams[tile, k, k]
-                    else:
-                        _add_observed(d, m, Qt, j0, shares[g])
-
-
-@_jit
-def _advance_evenly(share, side, c):
-    """Set c += side / share; return the length of the step."""
-    length = 0.0
-    for k in range(len(side)):
-        step = side[k] / max(share, _TINY)
-        c[k] += step
-        length += step * step
-    return np.sqrt(length)
-
-
-@_jit
-def _minus_at(d, Qt, places, c, m):
-    """Set d -= c Qt[:, places]."""
-    for k in range(len(c)):
-        for t in range(m):
-            d[t] -= c[k] * Qt[k, places[t]]
-
-
-@_jit
+@_written_out
 def _trusted(level, good, noise, kept, seen):
     """Tell whether a fit explains enough of the observed entries, and not too badly, where the noise is known."""
     far = level > _FAR_LEVEL * good and noise > 0
@@ -456,46 +327,67 @@ def fit_samples(
     offset,  # (n2,) taken off every row, or (0,)
     Qt,  # (r, n2 or more) orthonormal components
     order,  # (n2,) int: a sample of the entries of a row is the first observed ones in this order
-    sample,
-    attempts,  # first and last, see `_fit`
+    first,  # attempt: 0 is quick, 1 least absolute deviations below a cut, 2 the same without, for components on few
+    last,  # columns
     noise,
     rounding,  # of the stored numbers, relative
     c,  # (m, r), set
     facts,  # (m, FACTS), set
+    places,  # (sample,) int, and the rest: work memory
+    P,  # (r, sample)
+    vectors,  # (5, sample)
+    squares,  # (3, r, r)
+    shorts,  # (4, r)
 ):
     """Set c so that c Qt fits a sample of the uncorrupted entries of each row; return False if one is infinite."""
-    rank = len(Qt)
-    gram, side, step, trial = np.zeros((rank, rank)), np.zeros(rank), np.zeros(rank), np.zeros(rank)
-    x, d, size, w, spare = np.zeros(sample), np.zeros(sample), np.zeros(sample), np.zeros(sample), np.zeros(sample)
+    rank, sample, n2 = len(Qt), len(places), values.shape[1]
+    x, d, size, w, spare = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
+    gram, factor, common = squares[0], squares[1], squares[2]
+    side, step, trial, shares = shorts[0], shorts[1], shorts[2], shorts[3]
     scratch = (d, size, w, spare, gram, side, step)
-    places, factor = np.zeros(sample, np.int64), np.zeros((rank, rank))
-    P, common, shares = np.zeros((rank, sample)), np.zeros((rank, rank)), np.zeros(rank)
+    flat = view_of(P, 0, rank * sample)
     complete = False
     for i in range(len(values)):
-        c[i] = 0.0
-        m, visited, infinite = _gather(values[i], offset, order, sample, x, size, places)
+        about, own = facts[i], c[i]
+        m, visited, infinite = _gather(view_of(values, i * n2, n2), offset, order, sample, x, size, places)
         if infinite:
             return False
-        facts[i, TRUSTED], facts[i, SEEN_ALL] = 1.0, 1.0 if visited == len(order) else 0.0
+        about[TRUSTED], about[SEEN_ALL] = 1.0, 1.0 if visited == len(order) else 0.0
         if m == 0:
             continue
-        typical = _quantile(size, m, 0.5, spare)
+        typical = kth_smallest(size, m, m // 2, spare)
         floor = max(noise, _ROUNDING * _TYPICAL * typical)
         good = _GOOD_LEVEL * max(floor, rounding * typical)
         # Rows without missing entries in the sample have its components in common.
         if not (complete and visited == m == sample):
-            _collect(Qt, places, m, P, w, spare, gram, common, shares)
+            for k in range(rank):
+                for t in range(m):
+                    P[k, t] = Qt[k, places[t]]
+            for t in range(m):
+                w[t] = 1.0
+            _factorise_weighted(flat, sample, m, w, spare, gram, common)
+            for k in range(rank):
+                shares[k] = gram[k, k]
             complete = visited == m == sample
         if m <= 2 * rank and visited == len(order):
             # Too few entries to tell outliers from the others: all count.
-            side[:] = 0.0
-            _add_products(x, P, 0, m, rank, side)
-            _advance(common, side, step, c[i])
+            _set_products(x, flat, sample, m, rank, side)
+            _advance(common, side, step, own)
             continue
-        level, kept, whole = _fit(x, P, m, common, floor, good, attempts, shares, c[i], trial, factor, scratch)
-        facts[i, LEVEL], facts[i, FLOOR], facts[i, GOOD], facts[i, KEPT] = level, floor, good, kept
-        facts[i, TRUSTED] = 1.0 if whole and _trusted(level, good, noise, kept, m) else 0.0
-        facts[i, EVEN] = 1.0 if kept >= _EVEN_SHARE * visited else 0.0
+        best, most, whole = np.inf, 0, False
+        for attempt in range(first, last + 1):
+            level, kept = _take_steps(x, flat, sample, m, common, floor, good, attempt, trial, factor, scratch)
+            here = _keeps_components(factor, shares)
+            fine = here and level <= good
+            if fine or level < SAME_LEVEL * best or (SAME_LEVEL * level <= best and kept >= most):
+                best, most, whole = level, kept, here
+                for k in range(rank):
+                    own[k] = trial[k]
+            if fine:
+                break
+        about[LEVEL], about[FLOOR], about[GOOD], about[KEPT] = best, floor, good, most
+        about[TRUSTED] = 1.0 if whole and _trusted(best, good, noise, most, m) else 0.0
+        about[EVEN] = 1.0 if most >= _EVEN_SHARE * visited else 0.0
     return True
 
 
@@ -510,60 +402,109 @@ def finish_fits(
     noise,  # 0 where it is not known
     c,  # (m, r), changed
     facts,  # (m, FACTS), changed
+    places,  # (TILE or sample,) int, and the rest: work memory
+    vectors,  # (2, TILE or sample)
+    panel,  # (r, TILE + PADDING)
+    sums,  # (2, r)
+    factor,  # (r, r)
+    by_row,  # (GROUP, 5)
+    products,  # (GROUP, 2, r)
+    grams,  # (GROUP, r, r)
 ):
     """Take redescending steps over all entries of rows fitted on a sample; return False if some entry is infinite.
 
     At most three. Q is orthonormal, so kept entries all over the row have the Gram (kept / n2) I, nearly; where steps
     with that do not converge, the last one has the row's own Gram.
     """
-    rank, n2 = len(Qt), values.shape[1]
-    step, factor = np.zeros(rank), np.zeros((rank, rank))
-    counts, sides = np.zeros((_GROUP, 3)), np.zeros((_GROUP, rank))
-    grams, shares = np.zeros((_GROUP, rank, rank)), np.zeros((_GROUP, rank))
-    found = (counts, sides, grams, shares)
-    width = max(TILE, sample)
-    d, e, places = np.zeros(width), np.zeros(width), np.arange(width)
-    scratch = (d, e, places, np.zeros((rank, TILE + _PADDING)), np.zeros(rank))
-    limits, before, trusted = np.zeros(_GROUP), np.zeros(_GROUP), np.zeros(_GROUP)
-    active, own_gram = np.zeros(_GROUP, np.bool_), np.zeros(_GROUP, np.bool_)
-    for first in range(0, len(values), _GROUP):
-        rows = min(_GROUP, len(values) - first)
-        here, about = c[first : first + rows], facts[first : first + rows]
-        active[:] = False
+    rank, width = Qt.shape
+    n2 = values.shape[1]
+    d, e, step, some = vectors[0], vectors[1], sums[0], sums[1]
+    panel_width = panel.shape[1]
+    pieces = view_of(panel, 0, rank * panel_width)
+    for first in range(0, len(values), GROUP):
+        rows = min(GROUP, len(values) - first)
+        # By row: whether it goes on, trust, the length of the last step, and of this turn kept and observed entries.
         for g in range(rows):
-            active[g], trusted[g] = about[g, SEEN_ALL] == 0, about[g, TRUSTED]
+            by_row[g, 0], by_row[g, 1] = 1.0 - facts[first + g, SEEN_ALL], facts[first + g, TRUSTED]
         for turn in range(3):
-            if not active.any():
+            left = 0.0
+            for g in range(rows):
+                left += by_row[g, 0]
+                by_row[g, 3], by_row[g, 4] = 0.0, 0.0
+                for k in range(rank):
+                    products[g, 0, k], products[g, 1, k] = 0.0, 0.0
+                    for h in range(rank):
+                        grams[g, k, h] = 0.0
+            if left == 0:
                 break
+            # The rows of a group visit a tile together. Added up are Q W d and, for some, Q W Qᵀ and the squares of Q.
+            for tile in range(-(-n2 // TILE)):
+                j0 = tile * TILE
+                m = min(TILE, n2 - j0)
+                Q = view_of(Qt, j0, rank * width - j0)
+                tile_gram = tile_grams[tile]
+                shift = view_of(offset, j0, m if len(offset) else 0)
+                for g in range(rows):
+                    if by_row[g, 0] == 0:
+                        continue
+                    i = first + g
+                    limit = _KEEP_LEVELS * facts[i, LEVEL]
+                    if _load(view_of(values, i * n2 + j0, m), shift, m, d) > 0:
+                        return False
+                    _minus(d, Q, width, c[i], m)
+                    kept, seen = _keep(d, m, limit, e)
+                    by_row[g, 3] += kept
+                    by_row[g, 4] += seen
+                    _set_products(e, Q, width, m, rank, some)
+                    for k in range(rank):
+                        products[g, 0, k] += some[k]
+                    if turn < 2 and facts[i, EVEN] > 0:
+                        continue
+                    # The Gram of the kept entries is their sum, or the tile's less the sum of the others.
+                    others = 2 * kept >= m
+                    count = _gather_some(d, m, limit, others, Q, width, rank, places, pieces)
+                    for k in range(rank):
+                        _set_products(view_of(panel, k * panel_width, count), pieces, panel_width, count, k + 1, some)
+                        for h in range(k + 1):
+                            grams[g, k, h] += tile_gram[k, h] - some[h] if others else some[h]
+                        square = tile_gram[k, k]
+                        if seen < m:
+                            square = _observed_square(d, view_of(Qt, k * width + j0, m), m)
+                        products[g, 1, k] += square
             for g in range(rows):
-                limits[g] = _KEEP_LEVELS * about[g, LEVEL]
-                own_gram[g] = turn == 2 or about[g, EVEN] == 0
-            _full_step(values, first, active, offset, Qt, here, limits, own_gram, tile_grams, scratch, found)
-            for g in range(rows):
-                if not active[g]:
+                if by_row[g, 0] == 0:
                     continue
-                kept, seen, level = counts[g, 0], counts[g, 1], about[g, LEVEL]
-                if counts[g, 2] > 0:
-                    return False
+                own, about = c[first + g], facts[first + g]
+                kept, seen, level = by_row[g, 3], by_row[g, 4], about[LEVEL]
+                side = products[g, 0]
                 whole = True
-                if own_gram[g]:
+                if turn == 2 or about[EVEN] == 0:
                     _factorise(grams[g], factor)
-                    whole = _keeps_components(factor, shares[g])
-                    moved = _advance(factor, sides[g], step, here[g])
+                    whole = _keeps_components(factor, products[g, 1])
                 else:
-                    moved = _advance_evenly(kept / n2, sides[g], here[g])
+                    for k in range(rank):
+                        for h in range(k):
+                            factor[k, h] = 0.0
+                        factor[k, k] = np.sqrt(max(kept / n2, _TINY))
                 # By entry: how far the fit has moved, what there is still to come, and the error that noise leaves.
-                moved /= np.sqrt(n2)
-                rest = moved * moved / max(before[g], moved, _TINY) if turn > 0 else np.inf
+                moved = _advance(factor, side, step, own) / np.sqrt(n2)
+                rest = moved * moved / max(by_row[g, 2], moved, _TINY) if turn > 0 else np.inf
                 error = level * np.sqrt(rank / max(kept, 1.0))
-                before[g] = moved
-                about[g, KEPT] = kept
-                about[g, TRUSTED] = trusted[g] if whole and _trusted(level, about[g, GOOD], noise, kept, seen) else 0.0
-                active[g] = turn < 2 and moved > _SMALL_STEP * level and rest > _SMALL_REST * error
-                if active[g]:
-                    m, _, _ = _gather(values[first + g], offset, order, sample, d, e, places)
-                    _minus_at(d, Qt, places, here[g], m)
-                    about[g, LEVEL] = max(_quantile(np.abs(d[:m]), m, _LOW, e) / _LOW_NORMAL, about[g, FLOOR])
+                by_row[g, 2] = moved
+                about[KEPT] = kept
+                trusted = whole and _trusted(level, about[GOOD], noise, kept, seen)
+                about[TRUSTED] = by_row[g, 1] if trusted else 0.0
+                by_row[g, 0] = 0.0
+                if turn < 2 and moved > _SMALL_STEP * level and rest > _SMALL_REST * error:
+                    by_row[g, 0] = 1.0
+                    row = view_of(values, (first + g) * n2, n2)
+                    m, _, _ = _gather(row, offset, order, sample, d, e, places)
+                    for k in range(rank):
+                        for t in range(m):
+                            d[t] -= own[k] * Qt[k, places[t]]
+                    for t in range(m):
+                        d[t] = abs(d[t])
+                    about[LEVEL] = max(kth_smallest(d, m, int(_LOW * m), e) / _LOW_NORMAL, about[FLOOR])
     return True
 
 

@@ -53,15 +53,15 @@ def residual_core(
     Maximum likelihood of the mixture by expectation and maximisation on a logarithmic histogram, in a window that is
     narrowed to eight σ. Residuals below `rounding` count as that. Where there is no peak, all residuals are the core.
     """
-    from lrpca.kernels.peak import scaled_sizes, share_among_bins
+    from lrpca.kernels.peak import share_among_bins
 
     top = float(np.max(residuals, initial=0.0))
     if top <= rounding:
         return Core(rounding, 1.0)
     top = min(top, most_counted(rounding) if rounding else _far_beyond(residuals))
     unit = unit_of(top)
-    sizes = np.empty(len(residuals))
-    least, most = scaled_sizes(residuals, rounding or TINY * unit, top, unit, sizes)
+    sizes = np.clip(np.asarray(residuals, np.float64), rounding or TINY * unit, top) / unit
+    least, most = float(sizes.min()), float(sizes.max())
     low, width = bins_between(least, most)
     # Every entry is shared by the two nearest bins, so that rounding of an entry moves the result by rounding.
     counts = np.zeros(BINS + 1)

@@ -12,10 +12,9 @@ from typing import Any
 import numba
 import numpy as np
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-_INLINED: Any = {"fastmath": _FASTMATH, "error_model": "numpy", "forceinline": True}
-_jit = numba.njit(nogil=True, **_INLINED)
-_outer = numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+from lrpca.kernels.cpu import FASTMATH, jit
+
+_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 _TILE = 1024
 # Columns that are gathered together: their bytes share cache lines.
@@ -27,7 +26,7 @@ _OWN_TEXTURE = 0.15
 _SATURATED = 250
 
 
-@_jit
+@jit
 def _middle_of(counts, total):
     """Return the value below which half of `total` counted bytes lie."""
     seen = 0
@@ -38,7 +37,7 @@ def _middle_of(counts, total):
     return 255
 
 
-@_jit
+@jit
 def _middle_of_few(values, count):
     """Return the lower median of the first `count` bytes, which are sorted by insertion."""
     for s in range(1, count):
@@ -95,7 +94,7 @@ def middle_values(
             spread[start + j] = _middle_of(counts, m)
 
 
-@_jit
+@jit
 def _solve_small(A, b, r):
     """Solve the symmetric positive definite A x = b in place of b, by Gaussian elimination."""
     for i in range(r):
@@ -112,7 +111,7 @@ def _solve_small(A, b, r):
         b[i] = total / A[i, i]
 
 
-@_jit
+@jit
 def _add_moments(tile, coefficients, s, x, cut, A, b, e, weight, width, r):
     """Add the weighted squares of the coefficients of sample s, and their products with its residuals, for a tile."""
     for j in range(width):
@@ -183,7 +182,7 @@ def fit_columns(
                 out[k, begin + j] = x[k, j]
 
 
-@_jit
+@jit
 def _relight(frame, change, basis, out):
     """Write ``frame + basisᵀ change`` as bytes, tile by tile. Slices, not offsets, let LLVM vectorise."""
     tile = np.empty(_TILE, np.float32)
@@ -212,7 +211,7 @@ def relight(
         _relight(frames[i], changes[i], basis, out[i])
 
 
-@_jit
+@jit
 def _strengths(picture, reference, weights, out):
     """Write the squared distance of every pixel from the reference, grey and colour weighted apart.
 
@@ -248,7 +247,7 @@ def candidates(
         out[p] = strength[p] > limit[p]
 
 
-@_jit
+@jit
 def _near(picture, p, reference, q, radius2):
     total = np.int32(0)
     for c in range(reference.shape[1]):
@@ -257,7 +256,7 @@ def _near(picture, p, reference, q, radius2):
     return total < radius2
 
 
-@_jit
+@jit
 def _matches(picture, p, samples, d, count, radius2):
     """Return how many of the first `count` samples of dynamic pixel d are near pixel p of the picture."""
     found = np.int32(0)
@@ -275,7 +274,7 @@ def _matches(picture, p, samples, d, count, radius2):
     return found
 
 
-@_jit
+@jit
 def _explained(picture, i, j, reference, height, width, place, samples, counts, radius2, quiet, need, reach):
     """Tell whether the colour is common enough in the background around the pixel."""
     p = i * width + j
@@ -297,7 +296,7 @@ def _explained(picture, i, j, reference, height, width, place, samples, counts, 
     return False
 
 
-@_jit
+@jit
 def _count_alike(own, others, radius, count):
     """Add one where two rows of grey levels differ by at most the radius: bytes, vectorised."""
     for x in range(own.shape[0]):
@@ -305,7 +304,7 @@ def _count_alike(own, others, radius, count):
         count[x] += np.uint8(np.uint8(max(u, v) - min(u, v)) <= radius)
 
 
-@_jit
+@jit
 def _drop_explained_grey(picture, reference, lonely, height, width, radius, quiet, need, reach, mask):
     """Unmark grey pixels far from dynamic ones that quiet neighbours explain, a stretch of a row at a time."""
     own, ground = picture.reshape(-1), reference.reshape(-1)
@@ -334,7 +333,7 @@ def _drop_explained_grey(picture, reference, lonely, height, width, radius, quie
                 row[x] = 0
 
 
-@_jit
+@jit
 def _soft_shadow(picture, i, j, reference, height, width, darkest, colour, texture):
     """Tell whether the pixel is the ground in a soft shadow: a little darker, of the same colour and texture."""
     channels = reference.shape[1]
@@ -377,7 +376,7 @@ def _soft_shadow(picture, i, j, reference, height, width, darkest, colour, textu
     return misfit < texture * texture + _OWN_TEXTURE * own
 
 
-@_jit
+@jit
 def _grey_strength(picture, reference, p, weight):
     total = np.float32(0.0)
     for c in range(reference.shape[1]):
@@ -385,7 +384,7 @@ def _grey_strength(picture, reference, p, weight):
     return weight * total * total / np.float32(reference.shape[1])
 
 
-@_jit
+@jit
 def _strongest_near(strength, mask, height, width, reach, out):
     """Write the largest marked strength around every pixel of a row with marks: over columns, then along the row."""
     marked, busy = np.zeros((height, width + 2 * reach), np.float32), np.zeros(height, np.uint8)
@@ -414,7 +413,7 @@ def _strongest_near(strength, mask, height, width, reach, out):
                 best[x] = max(best[x], shifted[x])
 
 
-@_jit
+@jit
 def _drop_halos(picture, reference, strength, limit, place, height, width, weights, halo, mask):
     """Unmark pixels that are far fainter than a marked one near them: blur, ringing, and spread colours."""
     pixels, colour = height * width, reference.shape[1] == 3

@@ -18,6 +18,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
+from lrpca.kernels.cpu import FASTMATH, jit
+
 BINS = 512
 # A sixteenth of an octave per bin.
 _KEPT_BITS = 4
@@ -26,9 +28,6 @@ _FEW = 64
 # Rounding of `share * count`: 0.29 * 100 is a little less than 29.
 _ROUNDING = 1e-9
 
-FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": True}
-jit = numba.njit(nogil=True, **INLINED)
 _outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 

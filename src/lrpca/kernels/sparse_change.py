@@ -13,7 +13,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.selection import FASTMATH, INLINED, jit, modulus
+from lrpca.kernels.cpu import FASTMATH, INLINED, jit
+from lrpca.kernels.selection import modulus
 
 
 def clipped(d: Any, clip: Any) -> Any:

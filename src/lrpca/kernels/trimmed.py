@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import numba
 
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+from lrpca.kernels.cpu import FASTMATH, HELPER
+
 # So few numbers are sorted by insertion.
 _FEW = 12
 
 
-@numba.njit(nogil=True, fastmath=_FASTMATH, error_model="numpy", forceinline=True)
-def kth_smallest(values, k, work):
-    """Return the k-th smallest number, counted from 0; `work` is as long as they are many."""
-    count = len(values)
+# Not inlined: it only compares, so no copy of it rounds differently.
+@numba.njit(**{**HELPER, "forceinline": False})
+def kth_smallest(values, count, k, work):
+    """Return the k-th smallest of the first `count` numbers, counted from 0; `work` is at least as long."""
     for t in range(count):
         work[t] = values[t]
     while count > _FEW:
@@ -50,13 +51,13 @@ def kth_smallest(values, k, work):
     return work[k]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_FASTMATH, error_model="numpy")
+@numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 def trimmed_means(values, cut, work, means):  # values (m, n), without NaN; work (n,); means (m,), set
     """Set the mean of every row without its `cut` smallest and `cut` largest numbers, ``2 cut < n``."""
     n = values.shape[1]
     for i in range(len(values)):
         row = values[i]
-        low, high = kth_smallest(row, cut, work), kth_smallest(row, n - 1 - cut, work)
+        low, high = kth_smallest(row, n, cut, work), kth_smallest(row, n, n - 1 - cut, work)
         if low == high:
             means[i] = low
             continue

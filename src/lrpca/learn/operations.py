@@ -410,7 +410,7 @@ def inlier_scale(entries: Entries, L: Any, R: Any, rounding: float) -> Any:
     weights = _clean_probability(sizes, core, inside).to(L.dtype)
     squares = entries.residuals(L, R).abs() ** 2
     root = torch.sqrt(torch.clamp((weights * squares).sum(), min=torch.finfo(L.dtype).tiny))
-    return core.sigma * root / root.detach()
+    return core.sigma * (root / root.detach())
 
 
 class _InlierScaleOnDevice(torch.autograd.Function):

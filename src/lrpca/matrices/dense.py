@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from mmap import mmap
 from typing import Any, TypeVar
 
@@ -231,43 +232,66 @@ class DenseMatrix:
         return self._run(L, R, level, A, B, energy, grams)
 
     def _run(self, L: Any, R: Any, level: Levels, A: Any, B: Any, energy: bool, grams: bool) -> Pass:
-        from lrpca.kernels.cpu import rectangle_pass
+        from lrpca.kernels import cpu
 
-        same, dtype = A is R, self.arithmetic
+        dtype = self.arithmetic
         wide = np.promote_types(dtype, np.float64)
         real = np.dtype(dtype.type(0).real.dtype)
-        L, B = np.ascontiguousarray(L, dtype), np.ascontiguousarray(B, dtype)
-        Rt = np.ascontiguousarray(R.T, dtype)
-        At = Rt if same else np.ascontiguousarray(A.T, dtype)
         n1, n2 = self._rows.shape
-        rank, ka, kb = L.shape[1], At.shape[0], B.shape[1]
-        pairs = rank * (rank + 1) // 2 if grams else 0
+        rank, ka, kb = L.shape[1], A.shape[1], B.shape[1]
+        L_rows, B_rows = cpu.padded_rows(L, dtype, least=cpu.padded(rank)), cpu.padded_rows(B, dtype)
+        above = np.triu_indices(rank) if grams else None
+        pairs = 0 if above is None else len(above[0])
+        stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore") if real == np.float32 else nullcontext():
             clip, cutoff = real.type(level.clip), real.type(level.cutoff)
             keep = None if level.keep == level.cutoff else real.type(level.keep)
-        asked = (same, clip, cutoff, keep, energy, grams)
+        laid_out: dict[int, tuple[Any, ...]] = {}
+
+        def panels(columns: slice) -> tuple[Any, ...]:
+            """Return R, A and their products as panels: once, where Y is cut by rows."""
+            if columns.start not in laid_out:
+                right, other, products = R[columns], A[columns], None
+                R_panels = cpu.in_panels(right, dtype, least=cpu.padded(rank))
+                A_panels = R_panels if A is R and rank else cpu.in_panels(other, dtype)
+                if above is not None:
+                    products = np.asarray(other, dtype)[:, above[0]] * np.asarray(right, dtype)[:, above[1]]
+                    products = cpu.in_panels(products, dtype)
+                laid_out[columns.start] = R_panels, A_panels, products
+            return laid_out[columns.start]
 
         def work(part: Rectangle) -> tuple[Any, ...]:
             rows, columns = part
             m1, m2 = rows.stop - rows.start, columns.stop - columns.start
+            R_panels, A_panels, R_pairs = panels(columns)
             # Sums over a tile are in the arithmetic type, sums over tiles and rectangles in double precision.
-            CA, BtC = np.zeros((m1, ka), wide), np.zeros((kb, m2), dtype)
-            row_kept, column_kept = np.zeros(m1, real), np.zeros(m2, real)
-            row_grams, column_grams = np.zeros((m1, pairs), dtype), np.zeros((pairs, m2), dtype)
+            CA, CtB = np.zeros((m1 + 3, ka), wide), cpu.empty_panels(m2, kb, dtype)
+            row_kept, column_kept = np.zeros(m1 + 3, real), np.zeros(-(-m2 // cpu.TILE) * cpu.TILE, real)
+            tile, sums = cpu.aligned_zeros(4 * cpu.TILE, dtype), np.zeros(5, real)
+            kept = L_pairs = row_grams = column_grams = None
+            if above is not None:
+                kept = cpu.aligned_zeros(4 * cpu.TILE, dtype)
+                row_grams = np.zeros((m1 + 3, pairs), dtype)
+                column_grams = cpu.empty_panels(m2, pairs, dtype)
             norms = np.zeros(2)
             for piece, flat, stride in self._pieces(rows, columns):
-                here = slice(piece.start - rows.start, piece.stop - rows.start)
-                data = (flat, stride, (piece.stop - piece.start, m2), *self._flat_mask(piece, columns))
-                # Contiguous whatever the cut: every layout would be compiled for itself.
-                right, A_part = np.ascontiguousarray(Rt[:, columns]), np.ascontiguousarray(At[:, columns])
-                sums = (CA[here], BtC, row_kept[here], column_kept, row_grams[here], column_grams)
-                norms += rectangle_pass(*data, L[piece], right, B[piece], A_part, *asked, *sums)
-            return CA, BtC, row_kept, column_kept, row_grams, column_grams, norms
+                here = slice(piece.start - rows.start, piece.stop - rows.start + 3)
+                these = slice(piece.start, piece.stop + 3)
+                data = (flat, stride, piece.stop - piece.start, m2, *self._flat_mask(piece, columns))
+                outputs = (tile, sums, CA[here], CtB, row_kept[here], column_kept)
+                asked = (stretch, clip, cutoff, keep, energy)
+                if above is not None:
+                    L_pairs = cpu.padded_rows(B_rows[piece, above[0]] * L_rows[piece, above[1]], dtype)
+                own = (kept, L_pairs, R_pairs, None if row_grams is None else row_grams[here], column_grams)
+                norms += cpu.rectangle_pass(
+                    *data, L_rows[these], R_panels, B_rows[these], A_panels, *asked, *outputs, *own
+                )
+            return CA, CtB, row_kept, column_kept, row_grams, column_grams, norms
 
         parts = self._parts(max(rank, ka, kb))
         results = self.threads.map(work, parts, work=n1 * n2 * (rank + ka + kb + 2 * pairs + 1.0))
-        return _gather(parts, results, (n1, n2), rank if grams else None, energy)
+        return _gather(parts, results, (n1, n2), kb, rank if grams else None, energy)
 
     def _parts(self, width: int) -> list[Rectangle]:
         """Return the fixed partition, for sums of `width` numbers along the axis that is not cut."""
@@ -378,35 +402,62 @@ def _frozen(array: Any) -> Any:
 
 
 def _gather(
-    parts: list[Rectangle], results: list[tuple[Any, ...]], shape: tuple[int, int], rank: int | None, energy: bool
+    parts: list[Rectangle],
+    results: list[tuple[Any, ...]],
+    shape: tuple[int, int],
+    kb: int,
+    rank: int | None,
+    energy: bool,
 ) -> Pass:
     """Sum the rectangles' shares in float64 and in the order of the partition."""
     n1, n2 = shape
-    first = results[0]
-    wide = np.complex128 if np.iscomplexobj(first[0]) else np.float64
-    CA, BtC = np.zeros((n1, first[0].shape[1]), wide), np.zeros((first[1].shape[0], n2), wide)
-    row_kept, column_kept = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
-    row_grams = np.zeros((n1, first[4].shape[1]), wide)
-    column_grams = np.zeros((first[5].shape[0], n2), wide)
-    norms = np.zeros(2)
-    for (rows, columns), share in zip(parts, results, strict=True):
-        CA[rows] += share[0]
-        BtC[:, columns] += share[1]
-        row_kept[rows] += share[2].astype(np.int64)
-        column_kept[columns] += share[3].astype(np.int64)
-        row_grams[rows] += share[4]
-        column_grams[:, columns] += share[5]
-        norms += share[6]
+    pairs = 0 if rank is None else rank * (rank + 1) // 2
+    by_row = [[(rows, share[k]) for (rows, _), share in zip(parts, results, strict=True)] for k in (0, 2, 4)]
+    by_column = [[(columns, share[k]) for (_, columns), share in zip(parts, results, strict=True)] for k in (1, 3, 5)]
+    norms = sum((share[6] for share in results), np.zeros(2))
     return Pass(
-        CA=CA,
-        CtB=np.ascontiguousarray(BtC.T),
-        kept_by_row=row_kept,
-        kept_by_column=column_kept,
+        CA=_rows_of(by_row[0], n1),
+        CtB=_columns_of(by_column[0], n2, kb),
+        kept_by_row=_rows_of(by_row[1], n1).astype(np.int64),
+        kept_by_column=_columns_of(by_column[1], n2, 1)[:, 0].astype(np.int64),
         norm_C=float(np.sqrt(norms[0])),
         norm_D=float(np.sqrt(norms[1])) if energy else None,
-        row_grams=None if rank is None else _unpack_pairs(row_grams, rank),
-        column_grams=None if rank is None else _unpack_pairs(column_grams.T, rank),
+        row_grams=None if rank is None else _unpack_pairs(_rows_of(by_row[2], n1), rank),
+        column_grams=None if rank is None else _unpack_pairs(_columns_of(by_column[2], n2, pairs), rank),
     )
+
+
+def _rows_of(shares: list[tuple[slice, Any]], n1: int) -> Any:
+    """Return the sum of rectangles' shares by rows, without the few rows that kernels want more."""
+    if len(shares) == 1:
+        return _widened(shares[0][1])[:n1]
+    total = np.zeros((n1, *shares[0][1].shape[1:]), _wide_of(shares[0][1]))
+    for rows, share in shares:
+        total[rows] += share[: rows.stop - rows.start]
+    return total
+
+
+def _columns_of(shares: list[tuple[slice, Any]], n2: int, count: int) -> Any:
+    """Return the sum of rectangles' shares by columns, which are panels."""
+    from lrpca.kernels.cpu import from_panels
+
+    totals: dict[tuple[int, int], Any] = {}
+    for columns, share in shares:
+        place = (columns.start, columns.stop)
+        if place in totals:
+            totals[place] += share
+        else:
+            totals[place] = _widened(share)
+    found = [from_panels(total, last - first, count) for (first, last), total in totals.items()]
+    return np.ascontiguousarray(np.concatenate(found) if len(found) > 1 else found[0])
+
+
+def _wide_of(array: Any) -> Any:
+    return np.promote_types(array.dtype, np.float64)
+
+
+def _widened(array: Any) -> Any:
+    return array.astype(_wide_of(array), copy=False)
 
 
 def _unpack_pairs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from lrpca.matrices.partition import Rectangle
 
 # Every layout would be compiled for itself: no mask is an empty one, read-only as the others.
 _NO_MASK = np.frombuffer(b"", bool)
-# Matrices of fewer entries are one part: to cut them and to wake a thread takes as long as the pass.
+# Matrices of fewer entries are one part: to wake a thread takes as long as the pass.
 _WHOLE = 1 << 18
 
 
@@ -49,35 +50,44 @@ class DifferentiableMatrix(DenseMatrix):
         return self._go_back(L, R, level, A_bar, B_bar)
 
     def _go_back(self, L: Any, R: Any, level: Levels, A_bar: Any, B_bar: Any) -> Adjoint:
+        from lrpca.kernels import cpu
         from lrpca.kernels.adjoint import rectangle_adjoint
 
         dtype = self.arithmetic
-        L, A_bar = np.ascontiguousarray(L, dtype), np.ascontiguousarray(A_bar, dtype)
-        Rt, Bt_bar = np.ascontiguousarray(R.T, dtype), np.ascontiguousarray(B_bar.T, dtype)
+        L_rows, A_rows = cpu.padded_rows(L, dtype), cpu.padded_rows(A_bar, dtype)
         n1, n2 = self._rows.shape
         rank = L.shape[1]
+        stretch = cpu.tiles_in_cache(3 * rank, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
         with np.errstate(over="ignore"):
             clip, cutoff = dtype.type(level.clip), dtype.type(level.cutoff)
 
+        @lru_cache(1)
+        def panels(first: int, last: int) -> tuple[Any, Any]:
+            return cpu.in_panels(R[first:last], dtype), cpu.in_panels(B_bar[first:last], dtype)
+
         def work(part: Rectangle) -> tuple[Any, Any, float]:
             rows, columns = part
-            m2 = columns.stop - columns.start
-            L_bar, Rt_bar = np.zeros((rows.stop - rows.start, rank)), np.zeros((rank, m2))
+            m1, m2 = rows.stop - rows.start, columns.stop - columns.start
+            R_panels, B_panels = panels(columns.start, columns.stop)
+            L_share, R_share = np.zeros((m1 + 3, rank)), cpu.empty_panels(m2, rank, np.dtype(float))
+            tiles = (cpu.aligned_zeros(4 * cpu.TILE, dtype), cpu.aligned_zeros(4 * cpu.TILE, dtype))
+            sums = cpu.empty_panels(m2, rank, dtype)
             clip_bar = 0.0
             for piece, flat, stride in self._pieces(rows, columns):
                 mask, mask_row, mask_column = self._flat_mask(piece, columns)
                 mask = _NO_MASK if mask is None else mask
-                data = (flat, stride, (piece.stop - piece.start, m2), mask, mask_row, mask_column)
-                right, B_part = np.ascontiguousarray(Rt[:, columns]), np.ascontiguousarray(Bt_bar[:, columns])
-                sums = (L_bar[piece.start - rows.start : piece.stop - rows.start], Rt_bar)
-                clip_bar += rectangle_adjoint(*data, L[piece], right, A_bar[piece], B_part, clip, cutoff, *sums)
-            return L_bar, Rt_bar, clip_bar
+                data = (flat, stride, piece.stop - piece.start, m2, mask, mask_row, mask_column)
+                these = slice(piece.start, piece.stop + 3)
+                factors = (L_rows[these], R_panels, A_rows[these], B_panels)
+                here = L_share[piece.start - rows.start : piece.stop - rows.start + 3]
+                clip_bar += rectangle_adjoint(*data, *factors, stretch, clip, cutoff, *tiles, sums, here, R_share)
+            return L_share[:m1], cpu.from_panels(R_share, m2, rank), clip_bar
 
         parts = self._parts(rank)
         results = self.threads.map(work, parts, work=n1 * n2 * (7.0 * rank + 1.0))
-        L_bar, Rt_bar = np.zeros((n1, rank)), np.zeros((rank, n2))
-        for (rows, columns), (L_share, Rt_share, _) in zip(parts, results, strict=True):
+        L_bar, R_total = np.zeros((n1, rank)), np.zeros((n2, rank))
+        for (rows, columns), (L_share, R_share, _) in zip(parts, results, strict=True):
             L_bar[rows] += L_share
-            Rt_bar[:, columns] += Rt_share
-        return Adjoint(L_bar, np.ascontiguousarray(Rt_bar.T), float(sum(share[2] for share in results)))
+            R_total[columns] += R_share
+        return Adjoint(L_bar, R_total, float(sum(share[2] for share in results)))

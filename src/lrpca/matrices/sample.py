@@ -39,6 +39,8 @@ _LOOKED_AT, _GOLDEN = 256, 0.6180339887498949
 _NEIGHBOURS = 64
 # A row of a block should have this many observed entries; sparsely observed data make it longer, to this length.
 _OBSERVED, _LONGEST = 300, 3000
+# All entries of a matrix are computed where it has at most so many times those of the sample.
+_DENSE = 2
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,23 @@ class Sample:
         """Return Y - L Rᵀ at the sampled positions."""
         if not isinstance(L, np.ndarray):
             return self._beside(L).signed_residuals(L, R)
+        if len(L) * len(R) <= _DENSE * len(self.values):
+            return self.values - (L @ R.T).ravel().take(self._places(len(R)))
         residuals = self.values.astype(np.result_type(self.values, L, R))
         # Component by component: six times as fast as gathering whole rows of L and R.
         for k in range(L.shape[1]):
             residuals -= L[:, k].take(self.rows) * R[:, k].take(self.columns)
         return residuals
+
+    def _places(self, n2: int) -> Any:
+        """Return where the entries are in a matrix of so many columns, (m,)."""
+        if n2 not in self._known_places:
+            self._known_places[n2] = self.rows * n2 + self.columns
+        return self._known_places[n2]
+
+    @cached_property
+    def _known_places(self) -> dict[int, Any]:
+        return {}
 
     def core(self, L: Any, R: Any, rounding: float) -> Core:
         """Return the peak of clean residuals of a fit; see `lrpca.kernels.scale.residual_core`."""

@@ -132,14 +132,27 @@ class _Components:
         return c
 
     def _attempt(self, values: Any, sample: int, attempts: tuple[int, int]) -> tuple[Any, Any]:
-        from lrpca.kernels.regression import FACTS, SEEN_ALL, finish_fits, fit_samples
+        from lrpca.kernels import regression as kernel
 
-        c, facts = np.zeros((len(values), len(self.Qt))), np.zeros((len(values), FACTS))
-        fine = fit_samples(
-            values, self.offset, self.Qt, self.order, sample, attempts, self.noise, self.rounding, c, facts
+        rank = len(self.Qt)
+        c, facts = np.zeros((len(values), rank)), np.zeros((len(values), kernel.FACTS))
+        memory: tuple[Any, ...] = (
+            np.zeros(sample, np.int64), np.zeros((rank, sample)), np.zeros((5, sample)),
+            np.zeros((3, rank, rank)), np.zeros((4, rank)),
+        )  # fmt: skip
+        fine = kernel.fit_samples(
+            values, self.offset, self.Qt, self.order, *attempts, self.noise, self.rounding, c, facts, *memory
         )
-        if fine and not facts[:, SEEN_ALL].all():
-            fine = finish_fits(values, self.offset, self.Qt, self.tile_grams, self.order, sample, self.noise, c, facts)
+        if fine and not facts[:, kernel.SEEN_ALL].all():
+            longest, group = max(sample, kernel.TILE), kernel.GROUP
+            memory = (
+                np.zeros(longest, np.int64), np.zeros((2, longest)), np.zeros((rank, kernel.TILE + kernel.PADDING)),
+                np.zeros((2, rank)), np.zeros((rank, rank)),
+                np.zeros((group, 5)), np.zeros((group, 2, rank)), np.zeros((group, rank, rank)),
+            )  # fmt: skip
+            fine = kernel.finish_fits(
+                values, self.offset, self.Qt, self.tile_grams, self.order, sample, self.noise, c, facts, *memory
+            )
         if not fine:
             raise ValueError(_INFINITE)
         return c, facts

@@ -33,11 +33,12 @@ def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
         return device_step.directions(L, R, result, update, weight, present)
     if update == "scaled":
         return iteration.scaled_directions(L, R, result, weight)
+    inverses = iteration.inverse_grams(L, R, weight)
     if result.row_grams is None:
-        dL, dR = iteration.scaled_directions(L, R, result, weight)
+        dL, dR = iteration.scaled_directions(L, R, result, weight, inverses)
     else:
         dL, dR = iteration.own_gram_directions(L, R, result, weight, present)
-    return iteration.without_double_counting(L, R, dL, dR, weight)
+    return iteration.without_double_counting(L, R, dL, dR, weight, inverses)
 
 
 def stepped(
