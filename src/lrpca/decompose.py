@@ -365,8 +365,9 @@ def _check_start(start: Any, task: Problem, asked: int | float | str | None) -> 
 _ADVICE = {
     "max_iter": "raise max_iter or tol, or check the rank",
     "schedule_end": "the schedule has no tail; pass max_iter to accept that, or use an adaptive schedule",
-    "stalled": "X keeps changing, or its residual is not just noise and outliers; the rank may be too "
-    "small, or half of some rows outliers: try a larger rank (methods other than lrpca: or a smaller one)",
+    "stalled": "X keeps changing, other starts lead to other answers, or the residual is not just noise and outliers; "
+    "the rank may be too small, or half of some rows outliers: try a larger rank (methods other than lrpca: or a "
+    "smaller one)",
     "runaway": "the thresholds shrank faster than the error, so S took in everything, or steps grew until numbers left "
     "their range; use the default schedule, or one made for this scale, rank and outlier fraction",
 }

@@ -320,3 +320,20 @@ def test_systems_without_equations_have_a_zero_solution() -> None:
     got = iteration.solve_each(grams, np.array([[0.0, 0], [3, 4], [0, 0], [0, 0]]))
     np.testing.assert_allclose(got, [[0, 0], [3, 4], [0, 0], [0, 0]], rtol=1e-9)
     assert iteration.solve_each(np.zeros((0, 2, 2)), np.zeros((0, 2))).shape == (0, 2)
+
+
+@pytest.mark.parametrize("weighted", (False, True))
+def test_a_change_of_x_as_a_tangent_step(factors: tuple[Any, Any, Any], weighted: bool) -> None:
+    _, L, R = factors
+    weight = np.random.default_rng(7).uniform(0.5, 2, N1) if weighted else None
+    seed = dict(is_complex=bool(np.iscomplexobj(L)))
+    L0, R0 = L + 0.1 * draw(N1, RANK, seed=8, **seed), R + 0.1 * draw(N2, RANK, seed=9, **seed)
+    dL, dR = iteration.tangent_change(L0, R0, L, R, weight)
+    root = np.ones((N1, 1)) if weight is None else np.sqrt(weight)[:, None]
+    got, change = root * (dL @ R.T + L @ dR.T), root * (L @ R.T - L0 @ R0.T)
+    U, V = np.linalg.qr(root * L)[0], np.linalg.qr(R)[0]
+    P, Q = U @ U.conj().T, V.conj() @ V.T
+    np.testing.assert_allclose(got, P @ change + change @ Q - P @ change @ Q, atol=1e-12)
+    other = draw(N1, RANK, seed=10, **seed), draw(N2, RANK, seed=11, **seed)
+    want = np.vdot(dL @ R.T + L @ dR.T, other[0] @ R.T + L @ other[1].T).real
+    assert iteration.tangent_product(L, R, (dL, dR), other) == pytest.approx(want, rel=1e-12)

@@ -111,7 +111,14 @@ PROBLEMS: dict[str, Problem] = {
 }
 # Where probes follow the noise, or a run goes on for long, one rounding of Y moves X by this much, too; what the noise
 # costs is a hundred times more.
-SENSITIVE = {"noisy": 1e-8, "one-sided": 1e-8, "row_weight": 1e-8, "noisy, rank too large": 1e-3, "wide": 1e-5}
+SENSITIVE = {
+    "noisy": 1e-8,
+    "narrow": 1e-9,
+    "one-sided": 1e-8,
+    "row_weight": 1e-8,
+    "noisy, rank too large": 1e-3,
+    "wide": 1e-5,
+}
 SINGLE: dict[str, Problem] = {
     "exact": (lambda: planted().Y.astype(np.float32), 4, {}),
     "complex": (lambda: complex_data().astype(np.complex64), 4, {}),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lrpca import ConvergenceWarning, DiagnosisWarning, Schedule, decompose
+from lrpca.solvers import adaptive
 from lrpca.testing import Problem, planted
 
 RANK = 3
@@ -211,3 +212,18 @@ def test_thresholds_beyond_the_range_of_single_precision(problem: Problem, dtype
     U, values, Vt = np.linalg.svd(problem.Y, full_matrices=False)
     best = (U[:, :RANK] * values[:RANK]) @ Vt[:RANK]
     assert np.linalg.norm(d.low_rank - best) < 1e-2 * np.linalg.norm(best)
+
+
+def test_momentum_where_progress_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Singular values without a gap: each pass takes a small part of the way."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 150)))[0] for n in (200, 150))
+    Y = U / np.arange(1.0, 151) @ V.T
+    limit = decompose(Y, 4, tol=0, max_iter=200).low_rank
+
+    def left(passes: int) -> float:
+        return float(np.linalg.norm(decompose(Y, 4, tol=0, max_iter=passes).low_rank - limit))
+
+    accelerated = left(20)
+    monkeypatch.setattr(adaptive, "is_slow", lambda history: False)
+    assert accelerated < 0.1 * left(20)

@@ -174,7 +174,7 @@ def test_large_tables_are_random_and_small_ones_are_not() -> None:
 
 @quiet
 @pytest.mark.parametrize("center", (True, False, "median"))
-@pytest.mark.parametrize("n_components", ("auto", 3))
+@pytest.mark.parametrize("n_components", ("auto", 4))
 def test_weights_repeat_rows(n_components: Any, center: Any) -> None:
     Y, _, _ = table(80, 30, outliers=0.1)
     weight = np.random.default_rng(0).integers(0, 4, 80)

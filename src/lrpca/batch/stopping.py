@@ -54,6 +54,11 @@ class Changes(Table):
         rate = torch.clamp(torch.maximum(last / before, (last / first) ** (1 / over)), max=single._SLOWEST)
         return torch.nan_to_num(last * rate / (1 - rate), nan=math.inf)
 
+    def fallen(self) -> Any:
+        """Return by which part of it the energy of the residual fell in the last passes; inf where not known."""
+        fall = (self.sigmas[:, -1 - single._RATE_OVER] / self.sigmas[:, -1]) ** 2 - 1
+        return torch.nan_to_num(fall, nan=math.inf)
+
     def stalled(self) -> Any:
         """Return where the change of X has not fallen over the last passes, nor the noise level."""
         change = (self.before >= single._PATIENCE) & (self.last.amin(dim=1) > 0.9 * self.least_before)
@@ -81,6 +86,8 @@ def verdicts(
     converged = (change <= single._JITTER * eps) | (settled & (change <= single._FLICKER * floor))
     verdict = torch.where(changes.stalled(), torch.where(converged, NOISE_FLOOR, STALLED), GOING_ON)
     verdict = torch.where(settled & (changes.to_go() <= single._NOISE_SHARE * floor), NOISE_FLOOR, verdict)
+    noisy = parts.sigma * math.sqrt(math.prod(stack.shape)) >= single._NOISY * tol * size
+    verdict = torch.where(settled & noisy & (changes.fallen() < single.least_fall(stack.shape)), NOISE_FLOOR, verdict)
     verdict = torch.where(change <= limit, TOL, verdict)
     diverged = (kept < single._HARDLY_ANY) | ((size == 0) & (stack.norm > 0)) | ~torch.isfinite(change)
     return torch.where(diverged, RUNAWAY, verdict)

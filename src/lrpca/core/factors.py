@@ -53,7 +53,7 @@ def gram(M: Any, weight: Any = None) -> Any:  # M (n, r); weight (n,)
 
 def inverse_grams(L: Any, R: Any, weight: Any = None) -> tuple[Any, Any]:
     """Return (Lᵀ W L̄)⁻¹ and (Rᵀ R̄)⁻¹."""
-    return pseudo_inverse(gram(L, weight)), pseudo_inverse(gram(R))
+    return pseudo_inverse(np.asarray(gram(L, weight))), pseudo_inverse(np.asarray(gram(R)))
 
 
 def scaled_directions(L: Any, R: Any, result: Pass, weight: Any = None, inverses: Any = None) -> tuple[Any, Any]:
@@ -99,6 +99,22 @@ def without_double_counting(
     along_L = 0.5 * inverse_L.conj() @ (L.conj().T @ weighted)
     along_R = 0.5 * inverse_R.conj() @ (R.conj().T @ dR)
     return dL - L @ along_L, dR - R @ along_R
+
+
+def tangent_change(L0: Any, R0: Any, L: Any, R: Any, weight: Any = None) -> tuple[Any, Any]:
+    """Return ΔL and ΔR of the change from ``L0 R0ᵀ`` to ``L Rᵀ``, as far as it lies in the tangent space there."""
+    seen = L.conj() if weight is None else L.conj() * weight[:, None]
+    inverse_L, inverse_R = inverses = inverse_grams(L, R, weight)
+    dL = L - L0 @ (np.asarray(R0.T @ R.conj()) @ inverse_R)
+    dR = R - R0 @ (np.asarray(L0.T @ seen) @ inverse_L)
+    return without_double_counting(L, R, dL, dR, weight, inverses)
+
+
+def tangent_product(L: Any, R: Any, one: tuple[Any, Any], other: tuple[Any, Any]) -> float:
+    """Return the inner product of two steps ``ΔL Rᵀ + L ΔRᵀ``."""
+    (aL, aR), (bL, bR) = one, other
+    pairs = (((aL, bL), (R, R)), ((aL, L), (R, bR)), ((L, bL), (aR, R)), ((L, L), (aR, bR)))
+    return sum(float(np.sum(np.asarray(a.T @ b.conj()) * np.asarray(c.T @ d.conj())).real) for (a, b), (c, d) in pairs)
 
 
 @dataclass(frozen=True)
@@ -229,7 +245,7 @@ def orthonormal(M: Any, *, rough: bool = False) -> Any:  # M (n, k)
     for _ in range(2 if M.shape[1] > 1 else 1):
         if M.shape[1] > 1:
             M = M @ eigh(M.conj().T @ M)[1]
-        size = np.sqrt(np.add.reduce((M.conj() * M).real, axis=0))
+        size = np.sqrt((np.abs(M) ** 2).sum(axis=0))
         there = size > _ABSENT * size.max(initial=0.0)
         # Products with all of M: what is not finite stays so, and components that are absent change no bit of others.
         M = M * (1.0 / size if there.all() else np.where(there, 1.0 / np.where(there, size, 1.0), 0.0))

@@ -28,8 +28,8 @@ from lrpca.solvers.loop import Loop, run_loop, survey_state
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
 from lrpca.solvers.stationarity import Iterate, SparseThreshold, StationarityTest
-from lrpca.solvers.step import stepped, take_pass, without_sides
-from lrpca.solvers.stopping import AdaptiveStopping
+from lrpca.solvers.step import Momentum, stepped, take_pass, without_sides
+from lrpca.solvers.stopping import AdaptiveStopping, is_slow
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Where reading is expensive the iteration makes up for a rougher start; small matrices afford a better one.
@@ -87,6 +87,7 @@ class _Adaptive(Loop):
         self._result: Pass | None = None
         self._end: Candidate | None = None
         self._edge = 0.0  # of noise, in the last pass
+        self._momentum = Momentum()
         self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
 
@@ -120,7 +121,12 @@ class _Adaptive(Loop):
         _choose_precision(matrix, thresholds, self.history)
         result = take_pass(matrix, parts.L, parts.R, level, weight, grams=grams)
         step = _step(factor, result, facts, schedule)
-        new = stepped(parts.L, parts.R, result, schedule.update, weight, parts.present, step)
+        # Where progress is slow, steps gain momentum.
+        momentum = self._momentum if thresholds.settled and is_slow(self.history) else None
+        new = stepped(parts.L, parts.R, result, schedule.update, weight, parts.present, step, momentum)
+        if momentum is None:
+            self._momentum.forget()
+        self._momentum.remember(parts.L, parts.R, parts.present)
         if new is None:
             self._end = self._end or Candidate(parts, result, 0.0, "runaway")
             return "runaway"
@@ -148,17 +154,21 @@ class _Adaptive(Loop):
         verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=thresholds.settled)
         if verdict == "runaway":
             return verdict
-        if verdict is None and not thresholds.polished:
-            if len(self.history) % _REFIT_EVERY == 0:
-                self._checks.refit(end)
-            return None
+        ends = verdict is not None or thresholds.polished
         end.verdict = verdict or "noise_floor"
+        if ends or len(self.history) % _REFIT_EVERY == 0:
+            if not thresholds.sharp_passes and self._checks.refit(end):
+                self._momentum.forget()
+                return None
+        if not ends:
+            return None
         answer = self._checks(end, self._edge)
         if isinstance(answer, Candidate):
             self._end = answer
             return answer.reason
         self._parts = answer
         self._stopping.restart()
+        self._momentum.forget()
         return None
 
     def factors(self) -> tuple[Any, Any]:
@@ -185,6 +195,7 @@ class _Adaptive(Loop):
             "survey": survey_state(self._facts),
             "thresholds": self._thresholds.state(),
             "stopping": self._stopping.state(),
+            "momentum": self._momentum.state(),
             "checks": self._checks.state(),
             "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
             "edge": self._edge,
@@ -197,6 +208,7 @@ class _Adaptive(Loop):
         self._set_out(Components.of_state(state["parts"]), Survey(*state["survey"]))
         for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._checks, "checks")):
             part.restore(state[name])
+        self._momentum.restore(state["momentum"])
         self._edge = state["edge"]
         self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:

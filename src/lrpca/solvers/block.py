@@ -199,10 +199,34 @@ def reannealed(block: Block, fit: Fit) -> Fit:
     return fit
 
 
+def polished(block: Block, fit: Fit) -> Fit:
+    """Return what a fit leads to at the threshold of the noise: fits of one block are compared at rest."""
+    return min(fit, anneal(block, fit.L, fit.R, _CUTOFF * fit.sigma), key=lambda one: one.score)
+
+
 def fits(block: Block, rank: int, count: int | None = None) -> Iterator[Fit]:
     """Return the annealed starts, or so many of them, one after the other."""
     for L, R, trusted in itertools.islice(_starts(block, rank), count):
         yield annealed_from(block, L, R, trusted)
+
+
+def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, of_rows: bool) -> Fit:
+    """Return the fit that the numbered start of a random half of the rows (or columns) leads to.
+
+    The other half is regressed on it by least absolute deviations. A right fit is found again from most halves; a wrong
+    one, which owes its place to the start, from hardly any.
+    """
+    Y, observed = (block.values, block.observed) if of_rows else (block.values.T, block.observed.T)
+    # By what rows hold, so that their order does not matter.
+    order = np.argsort(np.cos(np.abs(Y) / block.typical).sum(axis=1), kind="stable")
+    half = order[rng.choice(len(Y), max(len(Y) // 2, min(len(Y), 2 * rank + 2)), replace=False)]
+    part = Block(Y[half], observed[half], block.least, block.price)
+    *_, first = fits(part, min(rank, *part.values.shape), start + 1)
+    mine = least_absolute_rows(Y, observed, first.R)
+    L, R = _balanced(*((mine, first.R) if of_rows else (first.R, mine)))
+    # Above most residuals of what the first fit explains.
+    D = block.residuals(L, R)[block.observed]
+    return anneal(block, L, R, max(_CUTOFF * first.sigma, 2 * float(np.quantile(D, 0.8 * first.kept))))
 
 
 def annealed_from(block: Block, L: Any, R: Any, trusted: Any = None) -> Fit:

@@ -41,11 +41,57 @@ def directions(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
     return iteration.without_double_counting(L, R, dL, dR, weight, inverses)
 
 
+class Momentum:
+    """Nesterov's momentum: the step continues part of the last change of X, and starts anew where it opposes that."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self._before: tuple[Any, Any] | None = None
+        self._steps = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the factors before the last step, and for how many steps there has been momentum."""
+        return {"factors": None if self._before is None else list(self._before), "steps": self._steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._before = None if state["factors"] is None else tuple(state["factors"])
+        self._steps = state["steps"]
+
+    def remember(self, L: Any, R: Any, present: int) -> None:
+        """Keep the present components before a step."""
+        self._before = (L[:, :present], R[:, :present])
+
+    def add_to(self, dL: Any, dR: Any, L: Any, R: Any, present: int, weight: Any) -> None:
+        """Add momentum to a step of the present components."""
+        if self._before is None:
+            return
+        here = L[:, :present], R[:, :present]
+        mL, mR = iteration.tangent_change(*self._before, *here, weight)
+        if iteration.tangent_product(*here, (dL[:, :present], dR[:, :present]), (mL, mR)) <= 0:
+            self._steps = 0
+            return
+        self._steps += 1
+        share = self._steps / (self._steps + 3)
+        dL[:, :present] = dL[:, :present] + share * mL
+        dR[:, :present] = dR[:, :present] + share * mR
+
+
 def stepped(
-    L: Any, R: Any, result: Pass, update: str, weight: Any, present: int, length: float
+    L: Any,
+    R: Any,
+    result: Pass,
+    update: str,
+    weight: Any,
+    present: int,
+    length: float,
+    momentum: Momentum | None = None,
 ) -> iteration.Retracted | None:
     """Return the best matrix of the same rank after a step of some length, or None where numbers ran away."""
-    if not isinstance(L, np.ndarray):
+    if not isinstance(L, np.ndarray) and momentum is None:
         from lrpca.matrices.device import step as device_step
 
         found = device_step.stepped(L, R, result, update, weight, present, length)
@@ -57,6 +103,9 @@ def stepped(
     try:
         # The step itself may be too long for numbers.
         with np.errstate(over="ignore", invalid="ignore"):
-            return iteration.retract(L, R, length * dL, length * dR, weight)
+            dL, dR = length * dL, length * dR
+            if momentum is not None:
+                momentum.add_to(dL, dR, L, R, present, weight)
+            return iteration.retract(L, R, dL, dR, weight)
     except np.linalg.LinAlgError:
         return None

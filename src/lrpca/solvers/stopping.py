@@ -17,13 +17,15 @@ from lrpca.solvers.initialise import Survey
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
 _NOISE_SHARE = 0.1
-# Passes that take less from the residual than this part of the largest component of noise are in vain; there is noise
-# if the residual is so many times `tol`.
-_PART_OF_COMPONENT, _NOISY = 0.5, 10.0
+# Three passes that take less from the energy of the residual than this part of it, or of the largest component of
+# noise, are in vain; there is noise if the residual is so many times `tol`.
+_FALLEN, _PART_OF_COMPONENT, _NOISY = 0.02, 0.5, 10.0
 # A change that stays below half of that error is no stall: entries flicker around the cutoff.
 _FLICKER = 0.5
 _PATIENCE = 15
 _STILL_BETTER = 0.98
+# A pass that changes X by more than this part of the change before makes slow progress.
+_SLOW = 0.6
 # Passes over which the rate of convergence is measured, and the slowest that is believed.
 _RATE_OVER = 3
 _SLOWEST = 0.98
@@ -131,8 +133,7 @@ class AdaptiveStopping:
         shape = self._survey.shape
         if len(self._sigmas) <= _RATE_OVER or sigma * math.sqrt(math.prod(shape)) < _NOISY * self._tol * size:
             return False
-        fallen = (self._sigmas[-1 - _RATE_OVER] / sigma) ** 2 - 1
-        return fallen < _PART_OF_COMPONENT * sum(1 / math.sqrt(n) for n in shape) ** 2
+        return (self._sigmas[-1 - _RATE_OVER] / sigma) ** 2 - 1 < least_fall(shape)
 
     def _statistical_error(self, kept: float, size: float, rank: int, sigma: float) -> float:
         """Return the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
@@ -151,6 +152,16 @@ def runaway(history: list[Record]) -> bool:
         return False
     before = history[-4].kept or 0.0
     return last.kept < 0.5 and before - last.kept > _FILLING
+
+
+def least_fall(shape: tuple[int, int]) -> float:
+    """Return by which part of it the energy of the residual has to fall in some passes for them to be of use."""
+    return max(_FALLEN, _PART_OF_COMPONENT * sum(1 / math.sqrt(n) for n in shape) ** 2)
+
+
+def is_slow(history: list[Record]) -> bool:
+    """Tell whether the last pass changed X by hardly less than the one before."""
+    return len(history) > 1 and (history[-1].change or 0.0) > _SLOW * (history[-2].change or 0.0)
 
 
 def stalled(changes: list[float]) -> bool:

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from lrpca import Decomposition, decompose
-from lrpca.solvers.block import Block, Fit, anneal
+from lrpca.solvers.block import Block, Fit, anneal, from_half
+from lrpca.solvers.checks.other_fits import OtherFits
 from lrpca.solvers.rank.selection import doubled, select_fit
+from lrpca.testing import random_problem
 
 Planted = tuple[Any, Any, int]
 
 
-def quiet(Y: Any, rank: int, **options: Any) -> Decomposition:
+def quiet(Y: Any, rank: int | None, **options: Any) -> Decomposition:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return decompose(Y, rank, **options)
@@ -153,3 +155,21 @@ def test_complex_numbers() -> None:
     Y = X + 12.0 * ((i - j) % 10 < 3)
     fit = select_fit(whole(Y), [6])
     assert error(fit.L @ fit.R.T, X) < 1e-3
+
+
+@pytest.mark.parametrize("seed", (38, 71, 151))
+def test_a_fit_that_no_half_finds_again_is_not_called_converged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups and blocks of rows with structured outliers: many fits are at rest, and this one is wrong."""
+    problem = random_problem(seed)
+    d = quiet(problem.Y, problem.given)
+    assert problem.error(d.low_rank) > 0.5 and d.reason == "stalled"
+    monkeypatch.setattr(OtherFits, "from_halves", lambda *_: (None, True))
+    assert quiet(problem.Y, problem.given).converged
+
+
+@pytest.mark.parametrize("of_rows", (True, False))
+def test_a_right_fit_is_found_again(of_rows: bool) -> None:
+    Y, X, rank = stripes(np.random.default_rng(1))
+    rng = np.random.default_rng(0)
+    again = [from_half(whole(Y), rank, rng, start, of_rows=of_rows) for start in (0, 1)]
+    assert min(error(fit.L @ fit.R.T, X) for fit in again) < 1e-3

@@ -20,10 +20,11 @@ from lrpca.solvers.checks.low_inlier_rows import (
     REFITTED,
     SURELY,
     keeping_less,
+    keeps_majorities,
     lost_rows,
     refit_low_inlier_rows,
 )
-from lrpca.solvers.checks.other_fits import OtherFits
+from lrpca.solvers.checks.other_fits import OtherFit, OtherFits
 from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS, structure_left
 from lrpca.solvers.components import Components
 from lrpca.solvers.initialise import Survey
@@ -31,6 +32,8 @@ from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Times that rows and columns are refitted; more often where there is no noise, and each is explained or lost.
 REFITS, _EXACT_REFITS = 2, 4
+# Times that a run continues from another fit.
+_RESTARTS = 3
 # Below this many times the rounding level, or what X moved in the last pass, what is left is no noise.
 ABOVE_ROUNDING = 4.0
 MOVING = 10.0
@@ -106,7 +109,9 @@ class Checks:
         # Rows of weight 0 are fitted like the others, but a run is not judged by them.
         self._judged = survey if weight is None else survey.without_rows(weight == 0)
         self._refits = 0
-        self._compared = False
+        self._compared = self._doubted = False
+        self._restarts = 0
+        self._objections = False, 0.0  # before the cutoff was refined
         self._first: Candidate | None = None
         self._others = OtherFits(matrix, weight, thresholds.least, free_rank=free_rank)
 
@@ -115,6 +120,9 @@ class Checks:
         return {
             "refits": self._refits,
             "compared": self._compared,
+            "doubted": self._doubted,
+            "restarts": self._restarts,
+            "objections": list(self._objections),
             "others": self._others.state(),
             "first": None if self._first is None else self._first.state(),
         }
@@ -122,6 +130,8 @@ class Checks:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._refits, self._compared = state["refits"], state["compared"]
+        self._doubted, self._restarts = state["doubted"], state["restarts"]
+        self._objections = tuple(state["objections"])
         self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
 
@@ -142,10 +152,9 @@ class Checks:
         """Return the components to continue with, or what the run ends with; `edge` is that of the noise."""
         if self._thresholds.sharp_passes:
             if not self._thresholds.floor_gave_way:
+                candidate.unreliable, candidate.structure = self._objections
                 return candidate
             self._thresholds.restart(math.inf)
-            return candidate.parts
-        if self.refit(candidate):
             return candidate.parts
         candidate.parts = candidate.parts.copy()
         if "residual_structure" in self._rules:
@@ -156,12 +165,22 @@ class Checks:
             if other is not None:
                 return other
         candidate = self.best(candidate)
+        # A fit without noise of the majority of every row and column is right.
+        exact = candidate.verdict == "tol" and keeps_majorities(
+            candidate.result.kept, self._judged, candidate.parts.present
+        )
+        if self._doubted and not (exact or candidate.unreliable):
+            other, found_again = self._others.from_halves(*candidate.factors, self._restarts)
+            if other is not None and self._restarts < _RESTARTS:
+                return self._restarted(candidate, other, edge)
+            candidate.unreliable |= not found_again
         few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):
             # It explains few entries more than zero does: X is no low-rank part of Y.
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
-        if candidate.reason == "noise_floor" and "refine_cutoff" in self._rules:
+        if candidate.verdict == "noise_floor" and "refine_cutoff" in self._rules:
             self._thresholds.sharpen(*candidate.factors, self._survey.observed)
+            self._objections = candidate.unreliable, candidate.structure
             return candidate.parts
         return candidate
 
@@ -169,7 +188,7 @@ class Checks:
         """Look for structure in the residual."""
         L, R = candidate.parts.factors()
         sigma, thresholds = self._thresholds.measure(L, R).sigma, self._thresholds
-        moved = MOVING * candidate.change * thresholds.typical
+        moved = MOVING * candidate.change * thresholds.typical if candidate.verdict == "tol" else 0.0
         if sigma <= max(ABOVE_ROUNDING * thresholds.rounding, moved, thresholds.least):
             return
         candidate.structure = structure_left(self._matrix, L, R)
@@ -187,10 +206,14 @@ class Checks:
             level = self._thresholds.core.sigma, self._thresholds.cutoff
             if not self._others.suspicious(*candidate.factors, candidate.result.kept, self._judged, *level):
                 return None
+        self._doubted = True
         other = self._others.better_than(*candidate.factors, candidate.parts.L.shape[1], stalled=stalled)
-        if other is None:
-            return None
+        return None if other is None else self._restarted(candidate, other, edge)
+
+    def _restarted(self, candidate: Candidate, other: OtherFit, edge: float) -> Components:
+        """Return the components of another fit, to continue with in place of a candidate's."""
         self._first, self._refits = candidate, 0
+        self._restarts += 1
         self._thresholds.restart(other.threshold)
         return candidate.parts.replaced(other.L, other.R, edge, self._matrix.place)
 
@@ -200,6 +223,8 @@ class Checks:
         if first is None:
             return candidate
         best = candidate if self._others.prefers(candidate.factors, first.factors) else first
+        # Outliers that a component explains may be one of X: there is more than one answer.
+        best.unreliable |= best is candidate and self._others.is_longer(candidate.factors, first.factors)
         if best.unreliable:
             # What the first fit left is said even where the second one hides it.
             best.structure = max(first.structure, candidate.structure)

@@ -68,6 +68,14 @@ def lost_rows(kept: Kept, survey: Survey, rank: int = 0) -> bool:
     return any(len(few) for few in keeping_less(kept, survey, LOST, fitted=rank))
 
 
+def keeps_majorities(kept: Kept, survey: Survey, rank: int) -> bool:
+    """Tell whether more than half of every row and column is kept, `rank` entries aside."""
+    return all(
+        bool(np.all((2 * (count - rank) > observed - rank) | (observed == 0)))
+        for count, observed in _counts(kept, survey)
+    )
+
+
 def lost_by_more_than(
     matrix: DenseMatrix,
     L: Any,  # (n1, r)

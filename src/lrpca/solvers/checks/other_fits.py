@@ -10,7 +10,7 @@ import numpy as np
 from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
-from lrpca.solvers.block import ALIGNED, Block, Fit, alignment, least_absolute_rows
+from lrpca.solvers.block import ALIGNED, Block, Fit, alignment, from_half, least_absolute_rows, polished
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 
@@ -21,8 +21,15 @@ QUIET, RARE = 0.12, 1e-3
 DISPERSED = 5.0
 # Values that many entries have are codes if a fit without them explains so much more of the other entries.
 _CLEARLY_MORE = 0.1
-# A fit is as good as another that is shorter by this many nats for each entry of the block.
-_CLOSE = 1e-3
+# A fit is confirmed if one of so many random halves of the block leads to the same one. They are the same if the other
+# one is not better by so many nats for each entry, as it may be at a lower threshold, and they differ by this part of X
+# at most; or if it is worse by no more nats than this, and they differ by so many σ in this share of the entries.
+_HALVES, _BETTER, _SAME = 6, 0.1, 0.1
+_WORSE, _WITHIN, _ELSEWHERE = 0.02, 3.0, 0.05
+# The starts of two halves each: winsorised, trimmed, and without shared values.
+_STARTS = 0, 1, 3
+# A fit is clearly better if it is shorter by this many nats for each entry of the block: a run continues from it.
+_CLEARLY = 0.01
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
 _PARSIMONIOUS = 0.25
 # Entries of the block (245 x 245), and of pieces that are read to extend its fit to all of Y.
@@ -124,17 +131,39 @@ class OtherFits:
             return self.block.prefers(first, second)
         return not self.block.prefers(second, first)
 
+    def is_longer(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+        """Tell whether one fit has a clearly longer description than another."""
+        return self.score(*one).score > self.score(*other).score + _CLEARLY * self.block.values.size
+
     def better_than(self, L: Any, R: Any, most: int, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
 
         It has `most` components at most, or any number if the rank is free. A run that `stalled` may continue from one
         that is as good.
         """
-        now, margin = self.score(L, R), _CLOSE * self.block.values.size
+        now, margin = self._at_rest(L, R), _CLEARLY * self.block.values.size
         found = self._selected(sorted({L.shape[1], most}), *([] if stalled else [now]))
-        if found is now or (found.L.shape == now.L.shape and found.score > now.score + margin):
+        least = now.score + (margin if stalled else -margin)
+        if found is now or (found.L.shape == now.L.shape and found.score > least):
             return None
         return self._extended(found)
+
+    def from_halves(self, L: Any, R: Any, seed: int) -> tuple[OtherFit | None, bool]:
+        """Return a better fit, if random halves of the block lead to one, and whether one of them leads to this one."""
+        best = now = self._at_rest(L, R)
+        rng = np.random.default_rng(seed)
+        for k in range(_HALVES):
+            other = from_half(self.block, L.shape[1], rng, _STARTS[k // 2], of_rows=k % 2 == 0)
+            if _agree(now, other):
+                return None, True
+            best = other if other.score < min(best.score, now.score - _BETTER * self.block.values.size) else best
+        return None if best is now else self._extended(best), False
+
+    def _at_rest(self, L: Any, R: Any) -> Fit:
+        """Return the present fit of the block, at rest where that is the same fit: so are those it is compared with."""
+        now = self.score(L, R)
+        rested = polished(self.block, now)
+        return rested if _agree(now, rested) else now
 
     def of_any_rank(self) -> OtherFit:
         """Return the best fit of all of Y that a block leads to."""
@@ -177,6 +206,16 @@ class OtherFits:
             )
         self._matrix.reads += math.ceil(n * len(others) / math.prod(self._matrix.shape))
         return np.concatenate(parts)
+
+
+def _agree(one: Fit, other: Fit) -> bool:
+    """Tell whether another fit is the same as one."""
+    X = one.L @ one.R.T
+    D, worse = np.abs(other.L @ other.R.T - X), (other.score - one.score) / X.size
+    if worse < -_BETTER:
+        return False
+    alike = worse <= _WORSE and np.mean(D > _WITHIN * one.sigma) <= _ELSEWHERE
+    return bool(alike or np.linalg.norm(D) <= _SAME * np.linalg.norm(X))
 
 
 def _counts(kept: Kept, survey: Survey) -> list[tuple[Any, Any]]:
