@@ -170,9 +170,9 @@ class Checks:
             candidate.result.kept, self._judged, candidate.parts.present
         )
         if self._doubted and not (exact or candidate.unreliable):
-            other, found_again = self._others.from_halves(*candidate.factors, self._restarts)
-            if other is not None and self._restarts < _RESTARTS:
-                return self._restarted(candidate, other, edge)
+            better, found_again = self._others.from_halves(*candidate.factors, self._restarts)
+            if better is not None and self._restarts < _RESTARTS:
+                return self._restarted(candidate, better, edge)
             candidate.unreliable |= not found_again
         few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):

@@ -133,7 +133,7 @@ class OtherFits:
 
     def is_longer(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
         """Tell whether one fit has a clearly longer description than another."""
-        return self.score(*one).score > self.score(*other).score + _CLEARLY * self.block.values.size
+        return bool(self.score(*one).score > self.score(*other).score + _CLEARLY * self.block.values.size)
 
     def better_than(self, L: Any, R: Any, most: int, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
