@@ -40,6 +40,7 @@ _SAMPLED = 5000
 _NEARLY_ALL = 0.97
 # The alternation is at rest when the description length improves by less than this part.
 _AT_REST = 1e-4
+_LAST = 3  # of the starts of halves
 # Starts: winsorised at so many typical entries, or without entries above these quantiles.
 _WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
@@ -216,16 +217,18 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     The other half is regressed on it by least absolute deviations. A right fit is found again from most halves; a wrong
     one, which owes its place to the start, from hardly any.
     """
-    Y, observed = (block.values, block.observed) if of_rows else (block.values.T, block.observed.T)
+    # In place of the last start, values that many entries share are left out.
+    start, used = (0, block.uncoded) if start == _LAST and block.uncoded is not None else (start, block.observed)
+    Y, observed = (block.values, used) if of_rows else (block.values.T, used.T)
     # By what rows hold, so that their order does not matter.
     order = np.argsort(np.cos(np.abs(Y) / block.typical).sum(axis=1), kind="stable")
     half = order[rng.choice(len(Y), max(len(Y) // 2, min(len(Y), 2 * rank + 2)), replace=False)]
-    part = Block(Y[half], observed[half], block.least, block.price)
+    part = Block(Y[half] * observed[half], observed[half], block.least, block.price)
     *_, first = fits(part, min(rank, *part.values.shape), start + 1)
     mine = least_absolute_rows(Y, observed, first.R)
     L, R = _balanced(*((mine, first.R) if of_rows else (first.R, mine)))
     # Above most residuals of what the first fit explains.
-    D = block.residuals(L, R)[block.observed]
+    D = block.residuals(L, R)[used]
     return anneal(block, L, R, max(_CUTOFF * first.sigma, 2 * float(np.quantile(D, 0.8 * first.kept))))
 
 
