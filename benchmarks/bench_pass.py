@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import plain_torch
 import torch
 
-from lrpca.bench import plain_torch
 from lrpca.bench.measuring import Table, Timing, arguments, interleave, number, publish
 from lrpca.bench.probes import Machine, factors, planted
 from lrpca.core.influence import levels

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import plain_torch
 import torch
 
 import lrpca
-from lrpca.bench import plain_torch
 from lrpca.bench.judging import published_model
 from lrpca.bench.measuring import Table, Timing, arguments, clock, interleave, number, publish
 from lrpca.bench.probes import Planted, planted
@@ -254,8 +254,9 @@ def measure_call(plan: Plan) -> Found:
         schedules["published model"] = published
     for name, schedule in schedules.items():
         scaled = schedule.scaled_to((plan.size, plan.size), RANK)
-        iterations, error = plain_torch.reach(problem, RANK, scaled, ERROR)
-        work = works[f"plain torch, {name}"] = partial(plain_torch.solve, Y, RANK, scaled, iterations)
+        errors = plain_torch.solve(problem, RANK, scaled, target=ERROR)
+        iterations, error = int(np.nanargmin(errors)), float(np.nanmin(errors))
+        work = works[f"plain torch, {name}"] = partial(plain_torch.solve, problem, RANK, scaled, iterations)
         about[f"plain torch, {name}"] = [iterations, None, with_memory(plan, work)[0], error]
     times = interleave({name: partial(timed, plan.device, work) for name, work in works.items()}, plan.calls)
     if plan.processor:

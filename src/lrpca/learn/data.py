@@ -215,9 +215,6 @@ def fingerprint(arrays: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-# ------------------------------------------------------------------------------------------ reading and checks
-
-
 def _items(data: Any) -> list[Any]:
     if _is_single(data):
         return [data]

@@ -40,7 +40,6 @@ _SAMPLED = 5000
 _NEARLY_ALL = 0.97
 # The alternation is at rest when the description length improves by less than this part.
 _AT_REST = 1e-4
-_LAST = 3  # of the starts of halves
 # Starts: winsorised at so many typical entries, or without entries above these quantiles.
 _WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
@@ -218,7 +217,7 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     one, which owes its place to the start, from hardly any.
     """
     # In place of the last start, values that many entries share are left out.
-    start, used = (0, block.uncoded) if start == _LAST and block.uncoded is not None else (start, block.observed)
+    start, used = (0, block.uncoded) if start == 3 and block.uncoded is not None else (start, block.observed)
     Y, observed = (block.values, used) if of_rows else (block.values.T, used.T)
     # By what rows hold, so that their order does not matter.
     order = np.argsort(np.cos(np.abs(Y) / block.typical).sum(axis=1), kind="stable")

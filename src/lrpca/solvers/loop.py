@@ -15,8 +15,6 @@ from lrpca.solvers.initialise import Survey
 
 # A run that ends like this may go on, with a larger `max_iter` or without the callback.
 _MAY_GO_ON = ("callback", "max_iter")
-
-
 # Arrays in a state that passes want beside Y; counts stay on the host.
 _TALL = ("L", "R", "factors")
 

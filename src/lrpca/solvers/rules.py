@@ -1,7 +1,5 @@
 """The rules of the default, by name: each can be left out (``options={"without": [...]}``) to see what it brings."""
 
-from __future__ import annotations
-
 RULES = {
     "own_grams": "rows and columns have their own normal equations where entries are missing or many are rejected",
     "patience": "thresholds fall more slowly while a row or column keeps far fewer entries than the others",

@@ -75,9 +75,8 @@ class Momentum:
             self._steps = 0
             return
         self._steps += 1
-        share = self._steps / (self._steps + 3)
-        dL[:, :present] = dL[:, :present] + share * mL
-        dR[:, :present] = dR[:, :present] + share * mR
+        for step, change in ((dL, mL), (dR, mR)):
+            step[:, :present] = step[:, :present] + self._steps / (self._steps + 3) * change
 
 
 def stepped(

@@ -166,17 +166,16 @@ class Checks:
                 return other
         candidate = self.best(candidate)
         # A fit without noise of the majority of every row and column is right.
-        exact = candidate.verdict == "tol" and keeps_majorities(
-            candidate.result.kept, self._judged, candidate.parts.present
-        )
-        if self._doubted and not (exact or candidate.unreliable):
+        majorities = keeps_majorities(candidate.result.kept, self._judged, candidate.parts.present)
+        sure = candidate.unreliable or (majorities and candidate.verdict == "tol")
+        if self._doubted and not sure:
             better, found_again = self._others.from_halves(*candidate.factors, self._restarts)
             if better is not None and self._restarts < _RESTARTS:
                 return self._restarted(candidate, better, edge)
             candidate.unreliable |= not found_again
+        # A fit that explains few entries more than zero does is no low-rank part of Y.
         few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):
-            # It explains few entries more than zero does: X is no low-rank part of Y.
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
         if candidate.verdict == "noise_floor" and "refine_cutoff" in self._rules:
             self._thresholds.sharpen(*candidate.factors, self._survey.observed)

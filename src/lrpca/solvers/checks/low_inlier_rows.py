@@ -70,10 +70,8 @@ def lost_rows(kept: Kept, survey: Survey, rank: int = 0) -> bool:
 
 def keeps_majorities(kept: Kept, survey: Survey, rank: int) -> bool:
     """Tell whether more than half of every row and column is kept, `rank` entries aside."""
-    return all(
-        bool(np.all((2 * (count - rank) > observed - rank) | (observed == 0)))
-        for count, observed in _counts(kept, survey)
-    )
+    both = _counts(kept, survey)
+    return all(bool(np.all((2 * (mine - rank) > seen - rank) | (seen == 0))) for mine, seen in both)
 
 
 def lost_by_more_than(

@@ -34,9 +34,7 @@ _CLEARLY = 0.01
 _PARSIMONIOUS = 0.25
 # Entries of the block (245 x 245), and of pieces that are read to extend its fit to all of Y.
 _BLOCK, _PIECE = 60_000, 1 << 18
-
-
-# Passes over Y do the rest.
+# Of least absolute deviations, where passes over Y do the rest.
 _FEW_ITERATIONS = 6
 
 
@@ -117,10 +115,8 @@ class OtherFits:
 
     def is_pointless(self, L: Any, R: Any) -> bool:
         """Tell whether no low-rank part at all describes the block at least as well."""
-        n1, n2 = self.block.values.shape
-        saturated = L.shape[1] * (n1 + n2) > _PARSIMONIOUS * n1 * n2
-        fit = self.score(L, R)
-        if saturated or not L.any() or fit.kept > 1 - RARE:
+        (n1, n2), fit = self.block.values.shape, self.score(L, R)
+        if L.shape[1] * (n1 + n2) > _PARSIMONIOUS * n1 * n2 or not L.any() or fit.kept > 1 - RARE:
             return False
         return self.block.scored(np.zeros((n1, 0)), np.zeros((n2, 0))).score <= fit.score
 
