@@ -219,9 +219,10 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     # In place of the last start, values that many entries share are left out.
     start, used = (0, block.uncoded) if start == 3 and block.uncoded is not None else (start, block.observed)
     Y, observed = (block.values, used) if of_rows else (block.values.T, used.T)
-    # By what rows hold, so that their order does not matter.
+    # Of rows that hold something, by what they hold, so that their order does not matter.
     order = np.argsort(np.cos(np.abs(Y) / block.typical).sum(axis=1), kind="stable")
-    half = order[rng.choice(len(Y), max(len(Y) // 2, min(len(Y), 2 * rank + 2)), replace=False)]
+    order = order[observed.any(axis=1)[order]]
+    half = order[rng.choice(len(order), max(len(order) // 2, min(len(order), 2 * rank + 2)), replace=False)]
     part = Block(Y[half] * observed[half], observed[half], block.least, block.price)
     *_, first = fits(part, min(rank, *part.values.shape), start + 1)
     mine = least_absolute_rows(Y, observed, first.R)

@@ -173,3 +173,13 @@ def test_a_right_fit_is_found_again(of_rows: bool) -> None:
     rng = np.random.default_rng(0)
     again = [from_half(whole(Y), rank, rng, start, of_rows=of_rows) for start in (0, 1)]
     assert min(error(fit.L @ fit.R.T, X) for fit in again) < 1e-3
+
+
+@pytest.mark.parametrize("of_rows", (True, False))
+def test_halves_of_blocks_with_hardly_any_rows(of_rows: bool) -> None:
+    Y = gaussian(np.random.default_rng(0), (20, 20), 2)
+    observed = np.zeros(Y.shape, bool)
+    observed[3] = True
+    for seed in range(4):
+        fit = from_half(Block(Y * observed, observed), 2, np.random.default_rng(seed), 1, of_rows=of_rows)
+        assert np.isfinite(fit.score)

@@ -70,8 +70,7 @@ def lost_rows(kept: Kept, survey: Survey, rank: int = 0) -> bool:
 
 def keeps_majorities(kept: Kept, survey: Survey, rank: int) -> bool:
     """Tell whether more than half of every row and column is kept, `rank` entries aside."""
-    both = _counts(kept, survey)
-    return all(bool(np.all((2 * (mine - rank) > seen - rank) | (seen == 0))) for mine, seen in both)
+    return all(((2 * (mine - rank) > seen - rank) | (seen == 0)).all() for mine, seen in _counts(kept, survey))
 
 
 def lost_by_more_than(
