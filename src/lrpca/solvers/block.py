@@ -220,8 +220,8 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     start, used = (0, block.uncoded) if start == 3 and block.uncoded is not None else (start, block.observed)
     Y, observed = (block.values, used) if of_rows else (block.values.T, used.T)
     # Of rows that hold something, by what they hold, so that their order does not matter.
-    order = np.argsort(np.cos(np.abs(Y) / block.typical).sum(axis=1), kind="stable")
-    order = order[observed.any(axis=1)[order]]
+    there = np.flatnonzero(observed.any(axis=1))
+    order = there[np.argsort(np.cos(np.abs(Y[there]) / block.typical).sum(axis=1), kind="stable")]
     half = order[rng.choice(len(order), max(len(order) // 2, min(len(order), 2 * rank + 2)), replace=False)]
     part = Block(Y[half] * observed[half], observed[half], block.least, block.price)
     *_, first = fits(part, min(rank, *part.values.shape), start + 1)
@@ -316,7 +316,8 @@ def least_absolute_rows(
 ) -> Any:
     """Return each row's coefficients of least absolute deviations, (n1, r), by reweighting."""
     D, L = np.abs(Y), None
-    floor = np.nanmedian(np.where(observed, D, np.nan), axis=1, keepdims=True)
+    seen = observed | ~observed.any(axis=1, keepdims=True)
+    floor = np.nanmedian(np.where(seen, D, np.nan), axis=1, keepdims=True)
     floor = np.where(floor > 0, floor, 1e-300)
     for _ in range(iterations):
         L = solve_rows(Y, observed * (floor / np.maximum(D, floor)), R, _RIDGE, L)

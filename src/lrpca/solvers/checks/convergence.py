@@ -167,8 +167,7 @@ class Checks:
         candidate = self.best(candidate)
         # A fit without noise of the majority of every row and column is right.
         majorities = keeps_majorities(candidate.result.kept, self._judged, candidate.parts.present)
-        sure = candidate.unreliable or (majorities and candidate.verdict == "tol")
-        if self._doubted and not sure:
+        if self._doubted and not (candidate.unreliable or (majorities and candidate.verdict == "tol")):
             better, found_again = self._others.from_halves(*candidate.factors, self._restarts)
             if better is not None and self._restarts < _RESTARTS:
                 return self._restarted(candidate, better, edge)
