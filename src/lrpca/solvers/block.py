@@ -40,6 +40,8 @@ _SAMPLED = 5000
 _NEARLY_ALL = 0.97
 # The alternation is at rest when the description length improves by less than this part.
 _AT_REST = 1e-4
+# The starts of halves, by number: winsorised, trimmed, and without values that many entries share.
+HALF_STARTS = 0, 1, 3
 # Starts: winsorised at so many typical entries, or without entries above these quantiles.
 _WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
@@ -217,7 +219,8 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     one, which owes its place to the start, from hardly any.
     """
     # In place of the last start, values that many entries share are left out.
-    start, used = (0, block.uncoded) if start == 3 and block.uncoded is not None else (start, block.observed)
+    uncoded = block.uncoded if start == HALF_STARTS[-1] else None
+    start, used = (start, block.observed) if uncoded is None else (0, uncoded)
     Y, observed = (block.values, used) if of_rows else (block.values.T, used.T)
     # Of rows that hold something, by what they hold, so that their order does not matter.
     there = np.flatnonzero(observed.any(axis=1))

@@ -6,6 +6,6 @@ RULES = {
     "significance": "components that noise alone would make are left out of X, and come back when they exceed it",
     "low_inlier_rows": "rows and columns that keep few entries are refitted",
     "residual_structure": "a run whose residual holds structure, or that has lost rows, has stalled",
-    "other_fits": "a fit that may be wrong is compared with fits of other starts and ranks, by description length",
+    "other_fits": "a fit that may be wrong is compared with others, and has to be found again from half of the data",
     "refine_cutoff": "at the noise floor, thresholds are lowered to three times the noise",
 }

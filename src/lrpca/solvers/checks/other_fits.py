@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
-from lrpca.solvers.block import ALIGNED, Block, Fit, alignment, from_half, least_absolute_rows, polished
+from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, least_absolute_rows, polished
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 
@@ -21,13 +22,10 @@ QUIET, RARE = 0.12, 1e-3
 DISPERSED = 5.0
 # Values that many entries have are codes if a fit without them explains so much more of the other entries.
 _CLEARLY_MORE = 0.1
-# A fit is confirmed if one of so many random halves of the block leads to the same one. They are the same if the other
+# A fit is confirmed if a random half of the block, one of six, leads to the same one. They are the same if the other
 # one is not better by so many nats for each entry, as it may be at a lower threshold, and they differ by this part of X
 # at most; or if it is worse by no more nats than this, and they differ by so many σ in this share of the entries.
-_HALVES, _BETTER, _SAME = 6, 0.1, 0.1
-_WORSE, _WITHIN, _ELSEWHERE = 0.02, 3.0, 0.05
-# The starts of two halves each: winsorised, trimmed, and without shared values.
-_STARTS = 0, 1, 3
+_BETTER, _SAME, _WORSE, _WITHIN, _ELSEWHERE = 0.1, 0.1, 0.02, 3.0, 0.05
 # A fit is clearly better if it is shorter by this many nats for each entry of the block: a run continues from it.
 _CLEARLY = 0.01
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
@@ -148,8 +146,8 @@ class OtherFits:
         """Return a better fit, if random halves of the block lead to one, and whether one of them leads to this one."""
         best = now = self._at_rest(L, R)
         rng = np.random.default_rng(seed)
-        for k in range(_HALVES):
-            other = from_half(self.block, L.shape[1], rng, _STARTS[k // 2], of_rows=k % 2 == 0)
+        for start, of_rows in itertools.product(HALF_STARTS, (True, False)):
+            other = from_half(self.block, L.shape[1], rng, start, of_rows=of_rows)
             if _agree(now, other):
                 return None, True
             best = other if other.score < min(best.score, now.score - _BETTER * self.block.values.size) else best
@@ -208,10 +206,8 @@ def _agree(one: Fit, other: Fit) -> bool:
     """Tell whether another fit is the same as one."""
     X = one.L @ one.R.T
     D, worse = np.abs(other.L @ other.R.T - X), (other.score - one.score) / X.size
-    if worse < -_BETTER:
-        return False
     alike = worse <= _WORSE and np.mean(D > _WITHIN * one.sigma) <= _ELSEWHERE
-    return bool(alike or np.linalg.norm(D) <= _SAME * np.linalg.norm(X))
+    return bool(worse >= -_BETTER and (alike or np.linalg.norm(D) <= _SAME * np.linalg.norm(X)))
 
 
 def _counts(kept: Kept, survey: Survey) -> list[tuple[Any, Any]]:
