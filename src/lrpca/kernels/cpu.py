@@ -453,7 +453,7 @@ def rectangle_pass(
     stride,
     n1,
     n2,
-    mask,  # (size,) bool, entry (i, j) at i * mask_row + j * mask_column, or None
+    mask,  # (size,) bool, entry (i, j) at i * mask_row + j * mask_column; empty if there is none
     mask_row,
     mask_column,
     L,  # (n1 + 3, padded r)
@@ -511,7 +511,7 @@ def rectangle_pass(
                         minus_1(tile, L, i, k, view_of(R, (t * rank + k) * TILE, TILE), m)
                     for j in range(rows * TILE, 4 * TILE):
                         tile[j] = np.nan
-                    if mask is not None:
+                    if len(mask):
                         blank_missing(tile, mask, mask_row, mask_column, i, j0, rows, m)
                     # The same columns of the next group are prefetched between the loops, a row at a time.
                     prefetch_range(flat, o0 + GROUP * stride, following)

@@ -21,6 +21,8 @@ _BAND = 1 << 25
 # Bytes from which on a mapped file is cut by rows, whatever its shape.
 _LARGE_FILE = 1 << 28
 
+# No mask; read-only as the others are, so that one compiled form serves all.
+_NO_MASK = np.frombuffer(b"", bool)
 # Single precision in place of double.
 _ROUGH = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
@@ -321,9 +323,9 @@ class DenseMatrix:
             yield piece, _frozen(np.ascontiguousarray(self._rows[piece, columns]).reshape(-1)), block.shape[1]
 
     def _flat_mask(self, rows: slice, columns: slice) -> tuple[Any, int, int]:
-        """Return the mask of a rectangle as flat memory and two strides (0 along a broadcast axis), or None."""
+        """Return the mask of a rectangle as flat memory, empty if there is none, and two strides (0 if broadcast)."""
         if self._row_mask is None:
-            return None, 0, 0
+            return _NO_MASK, 0, 0
         block = self._row_mask[rows, columns]
         if min(block.strides) < 0:
             block = np.ascontiguousarray(block)

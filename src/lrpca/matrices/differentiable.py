@@ -12,8 +12,6 @@ from lrpca.kernels.reference import Adjoint
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.partition import Rectangle
 
-# Every layout would be compiled for itself: no mask is an empty one, read-only as the others.
-_NO_MASK = np.frombuffer(b"", bool)
 # Matrices of fewer entries are one part: to wake a thread takes as long as the pass.
 _WHOLE = 1 << 18
 
@@ -75,9 +73,7 @@ class DifferentiableMatrix(DenseMatrix):
             sums = cpu.empty_panels(m2, rank, dtype)
             clip_bar = 0.0
             for piece, flat, stride in self._pieces(rows, columns):
-                mask, mask_row, mask_column = self._flat_mask(piece, columns)
-                mask = _NO_MASK if mask is None else mask
-                data = (flat, stride, piece.stop - piece.start, m2, mask, mask_row, mask_column)
+                data = (flat, stride, piece.stop - piece.start, m2, *self._flat_mask(piece, columns))
                 these = slice(piece.start, piece.stop + 3)
                 factors = (L_rows[these], R_panels, A_rows[these], B_panels)
                 here = L_share[piece.start - rows.start : piece.stop - rows.start + 3]
