@@ -471,7 +471,7 @@ def rectangle_pass(
     CtB,  # panels, added to
     row_kept,  # (n1 + 3,), added to
     column_kept,  # (tiles TILE,), added to
-    kept,  # (4 TILE,) work memory, or None: no Grams are wanted
+    kept,  # (4 TILE,) work memory; empty: no Grams are wanted
     L_pairs,  # (n1 + 3, r (r + 1) / 2) products of columns of B and L
     R_pairs,  # panels, products of columns of A and R
     row_grams,  # (n1 + 3, r (r + 1) / 2), added to
@@ -517,7 +517,7 @@ def rectangle_pass(
                     prefetch_range(flat, o0 + GROUP * stride, following)
                     if want_energy:
                         norm_D += _energy(tile, rows, m)
-                    if kept is not None:
+                    if len(kept):
                         _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
                     prefetch_range(flat, o1 + GROUP * stride, following)
                     influence(tile, clip, cutoff, keep, view_of(column_kept, j0, TILE), sums, m)
@@ -536,7 +536,7 @@ def rectangle_pass(
                         columns_times_5(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, 5 * TILE), m)
                     for k in range(kb - kb % 5, kb):
                         columns_times_1(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, TILE), m)
-                    if kept is not None:
+                    if len(kept):
                         pairs = L_pairs.shape[1]
                         for chunk in range(pairs // 5):
                             k = 5 * chunk

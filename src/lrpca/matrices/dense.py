@@ -242,8 +242,8 @@ class DenseMatrix:
         n1, n2 = self._rows.shape
         rank, ka, kb = L.shape[1], A.shape[1], B.shape[1]
         L_rows, B_rows = cpu.padded_rows(L, dtype, least=cpu.padded(rank)), cpu.padded_rows(B, dtype)
-        above = np.triu_indices(rank) if grams else None
-        pairs = 0 if above is None else len(above[0])
+        above = np.triu_indices(rank if grams else 0)  # without Grams, products of components are empty
+        pairs = len(above[0])
         stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
         with np.errstate(over="ignore") if real == np.float32 else nullcontext():
@@ -254,13 +254,11 @@ class DenseMatrix:
         def panels(columns: slice) -> tuple[Any, ...]:
             """Return R, A and their products as panels: once, where Y is cut by rows."""
             if columns.start not in laid_out:
-                right, other, products = R[columns], A[columns], None
+                right, other = R[columns], A[columns]
                 R_panels = cpu.in_panels(right, dtype, least=cpu.padded(rank))
                 A_panels = R_panels if A is R and rank else cpu.in_panels(other, dtype)
-                if above is not None:
-                    products = np.asarray(other, dtype)[:, above[0]] * np.asarray(right, dtype)[:, above[1]]
-                    products = cpu.in_panels(products, dtype)
-                laid_out[columns.start] = R_panels, A_panels, products
+                products = np.asarray(other, dtype)[:, above[0]] * np.asarray(right, dtype)[:, above[1]]
+                laid_out[columns.start] = R_panels, A_panels, cpu.in_panels(products, dtype)
             return laid_out[columns.start]
 
         def work(part: Rectangle) -> tuple[Any, ...]:
@@ -271,11 +269,8 @@ class DenseMatrix:
             CA, CtB = np.zeros((m1 + 3, ka), wide), cpu.empty_panels(m2, kb, dtype)
             row_kept, column_kept = np.zeros(m1 + 3, real), np.zeros(-(-m2 // cpu.TILE) * cpu.TILE, real)
             tile, sums = cpu.aligned_zeros(4 * cpu.TILE, dtype), np.zeros(5, real)
-            kept = L_pairs = row_grams = column_grams = None
-            if above is not None:
-                kept = cpu.aligned_zeros(4 * cpu.TILE, dtype)
-                row_grams = np.zeros((m1 + 3, pairs), dtype)
-                column_grams = cpu.empty_panels(m2, pairs, dtype)
+            kept = cpu.aligned_zeros(4 * cpu.TILE if pairs else 0, dtype)
+            row_grams, column_grams = np.zeros((m1 + 3, pairs), dtype), cpu.empty_panels(m2, pairs, dtype)
             norms = np.zeros(2)
             for piece, flat, stride in self._pieces(rows, columns):
                 here = slice(piece.start - rows.start, piece.stop - rows.start + 3)
@@ -283,9 +278,8 @@ class DenseMatrix:
                 data = (flat, stride, piece.stop - piece.start, m2, *self._flat_mask(piece, columns))
                 outputs = (tile, sums, CA[here], CtB, row_kept[here], column_kept)
                 asked = (stretch, clip, cutoff, keep, energy)
-                if above is not None:
-                    L_pairs = cpu.padded_rows(B_rows[piece, above[0]] * L_rows[piece, above[1]], dtype)
-                own = (kept, L_pairs, R_pairs, None if row_grams is None else row_grams[here], column_grams)
+                L_pairs = cpu.padded_rows(B_rows[piece, above[0]] * L_rows[piece, above[1]], dtype)
+                own = (kept, L_pairs, R_pairs, row_grams[here], column_grams)
                 norms += cpu.rectangle_pass(
                     *data, L_rows[these], R_panels, B_rows[these], A_panels, *asked, *outputs, *own
                 )
