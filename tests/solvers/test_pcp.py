@@ -150,7 +150,8 @@ def test_the_rank_is_found_and_a_given_one_cuts_or_pads() -> None:
     assert found.rank == found.diagnosis.components == 3
     padded = solve(problem.Y, 5)
     assert padded.rank == 5 and not padded.L[:, 3:].any()
-    np.testing.assert_array_equal(padded.low_rank, found.low_rank)
+    # Products of other widths may be rounded differently.
+    np.testing.assert_allclose(padded.low_rank, found.low_rank, rtol=0, atol=1e-14)
     with pytest.warns(lrpca.DiagnosisWarning, match="has 3 components, of which the 2 asked for are returned"):
         cut = solve(problem.Y, 2)
     np.testing.assert_allclose(cut.L, found.L[:, :2], atol=1e-12)
