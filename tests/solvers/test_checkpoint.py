@@ -373,7 +373,7 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(how: str, path: Pa
     interrupt(2, EXACT.Y, RANK, path)
     damage(path, how)
     content = path.read_bytes()
-    newer, damaged = "has version 99; this lrpca reads 4, delete", r"is damaged, or no checkpoint \(.*\)"
+    newer, damaged = "has version 99; this lrpca reads 5, delete", r"is damaged, or no checkpoint \(.*\)"
     with pytest.raises(ValueError, match=rf"^checkpoint='.*' {newer if how == 'version' else damaged}"):
         solve(EXACT.Y, RANK, path)
     assert path.read_bytes() == content and len(os.listdir(path.parent)) == 1

@@ -165,7 +165,7 @@ def test_more_components_than_structure_are_those_of_the_noise() -> None:
 def test_large_tables_are_random_and_small_ones_are_not() -> None:
     Y, _, V = table(800, 400, 4, outliers=0.1)
     one, other = RobustPCA(4, random_state=0).fit(Y), RobustPCA(4, random_state=1).fit(Y)
-    assert angle(one, V) < 3e-3 and angle(one, other.components_.T) < 1e-4
+    assert angle(one, V) < 3e-3 and angle(one, other.components_.T) < 2e-4
     more = RobustPCA(8).fit(Y)
     assert subspace_angles(more.components_[:4].T, V).max() < 3e-3
     one, other = RobustPCA(4, random_state=0).fit(Y[:200]), RobustPCA(4, random_state=1).fit(Y[:200])
@@ -195,7 +195,8 @@ def test_weights_that_are_not_whole_numbers() -> None:
     weight = np.random.default_rng(0).integers(0, 4, 400)
     by_weight = RobustPCA(3).fit(Y, sample_weight=weight + 1e-12)
     by_rows = RobustPCA(3).fit(np.repeat(Y, weight, axis=0))
-    assert angle(by_weight, by_rows.components_.T) < 1e-4
+    # A quarter of the error that the noise leaves.
+    assert angle(by_weight, by_rows.components_.T) < 3e-4
     np.testing.assert_allclose(by_weight.singular_values_, by_rows.singular_values_, rtol=1e-4)
     np.testing.assert_allclose(by_weight.mean_, by_rows.mean_, atol=2e-3)
 

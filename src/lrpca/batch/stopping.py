@@ -54,9 +54,14 @@ class Changes(Table):
         rate = torch.clamp(torch.maximum(last / before, (last / first) ** (1 / over)), max=single._SLOWEST)
         return torch.nan_to_num(last * rate / (1 - rate), nan=math.inf)
 
+    def are_slow(self) -> Any:
+        """Return where the last two passes changed X by hardly less than those before."""
+        known = ~torch.isnan(self.last[:, -1 - single._RATE_OVER])
+        return known & (self.last[:, -1] > single._SLOW**2 * self.last[:, -3])
+
     def fallen(self) -> Any:
-        """Return by which part of it the energy of the residual fell in the last passes; inf where not known."""
-        fall = (self.sigmas[:, -1 - single._RATE_OVER] / self.sigmas[:, -1]) ** 2 - 1
+        """Return by which part of it the energy of the residual fell in the last pass; inf where not known."""
+        fall = (self.sigmas[:, -2] / self.sigmas[:, -1]) ** 2 - 1
         return torch.nan_to_num(fall, nan=math.inf)
 
     def stalled(self) -> Any:
@@ -87,7 +92,9 @@ def verdicts(
     verdict = torch.where(changes.stalled(), torch.where(converged, NOISE_FLOOR, STALLED), GOING_ON)
     verdict = torch.where(settled & (changes.to_go() <= single._NOISE_SHARE * floor), NOISE_FLOOR, verdict)
     noisy = parts.sigma * math.sqrt(math.prod(stack.shape)) >= single._NOISY * tol * size
-    verdict = torch.where(settled & noisy & (changes.fallen() < single.least_fall(stack.shape)), NOISE_FLOOR, verdict)
+    slow, refined = changes.are_slow(), parts.refined_passes > 0
+    in_vain = torch.where(refined, slow & (changes.fallen().abs() < single._FALLEN), slow | (change < floor))
+    verdict = torch.where(settled & noisy & in_vain, NOISE_FLOOR, verdict)
     verdict = torch.where(change <= limit, TOL, verdict)
     diverged = (kept < single._HARDLY_ANY) | ((size == 0) & (stack.norm > 0)) | ~torch.isfinite(change)
     return torch.where(diverged, RUNAWAY, verdict)

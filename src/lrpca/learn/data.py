@@ -25,7 +25,7 @@ from lrpca.learn.problems import PaperProblems, Source, TrainingProblem, factors
 from lrpca.matrices.accept import accept
 from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.matrices.sparse import SparseMatrix
-from lrpca.solvers.adaptive import power_steps_for
+from lrpca.solvers.adaptive import POWER_STEPS
 from lrpca.solvers.methods import METHODS
 
 # Observed entries of a block, and the least side in units of the rank.
@@ -146,7 +146,7 @@ class UserData:
             block.values,
             self.rank,
             observed=block.observed,
-            power_steps=power_steps_for(matrix.values.shape),
+            power_steps=POWER_STEPS,
             scales=False,
         )
         if self.labels is None:

@@ -32,8 +32,8 @@ from lrpca.solvers.step import Momentum, stepped, take_pass, without_sides
 from lrpca.solvers.stopping import AdaptiveStopping, is_slow
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
-# Where reading is expensive the iteration makes up for a rougher start; small matrices afford a better one.
-_POWER_STEPS, _SMALL_POWER_STEPS, _SMALL = 1, 2, 1 << 22
+# Of the initialisation's randomised SVD: the iteration makes up for a rough start.
+POWER_STEPS = 1
 # Least share of entries that a pass with ψ = clip is taken to keep.
 LEAST_KEPT_SOFT = 0.5
 _TINY = float(np.finfo(float).tiny)
@@ -58,7 +58,7 @@ def solve_adaptive(
     ----------
     problem : Problem
     power_steps : int, optional
-        Of the initialisation's randomised SVD; by size if not given.
+        Of the initialisation's randomised SVD.
     rules : set of str
         Those of the default to follow (`lrpca.solvers.rules.RULES`).
     standstill : StationarityTest, optional
@@ -151,13 +151,19 @@ class _Adaptive(Loop):
         if self._tol == 0:
             return None
         kept, sigma = self.history[-1].kept or 0.0, thresholds.core.sigma
-        verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=thresholds.settled)
+        settled = thresholds.settled
+        refined = thresholds.sharp_passes > 0 or "refine_cutoff" not in self._rules
+        verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=settled, refined=refined)
         if verdict == "runaway":
             return verdict
+        if self._refined(verdict):
+            self._stopping.restart()
+            self._momentum.forget()
+            return None
         ends = verdict is not None or thresholds.polished
         end.verdict = verdict or "noise_floor"
         if ends or len(self.history) % _REFIT_EVERY == 0:
-            if not thresholds.sharp_passes and self._checks.refit(end):
+            if self._checks.refit(end):
                 self._momentum.forget()
                 return None
         if not ends:
@@ -170,6 +176,18 @@ class _Adaptive(Loop):
         self._stopping.restart()
         self._momentum.forget()
         return None
+
+    def _refined(self, verdict: str | None) -> bool:
+        """Lower the cutoff at the noise floor, raise it again where that gave way; tell whether either was done."""
+        thresholds = self._thresholds
+        if thresholds.sharp_passes:
+            if thresholds.floor_gave_way:
+                thresholds.reopen()
+            return not thresholds.sharp_passes
+        if verdict != "noise_floor" or "refine_cutoff" not in self._rules:
+            return False
+        thresholds.sharpen(*self._parts.factors(), self._facts.observed)
+        return True
 
     def factors(self) -> tuple[Any, Any]:
         """Return L and R, probes and all."""
@@ -220,11 +238,6 @@ class _Adaptive(Loop):
             self._standstill.restore(state["standstill"])
 
 
-def power_steps_for(shape: tuple[int, int]) -> int:
-    """Return how many power steps the initialisation takes on matrices of a shape."""
-    return _SMALL_POWER_STEPS if math.prod(shape) < _SMALL else _POWER_STEPS
-
-
 def _begin(
     matrix: DenseMatrix,
     rank: int,
@@ -240,7 +253,7 @@ def _begin(
         return all_present(*completed(L, R, rng)), survey(matrix)
     # Power steps that were asked for are taken, however small the matrix.
     begin = first_factors if power_steps is None else spectral_start
-    steps = power_steps_for(matrix.shape) if power_steps is None else power_steps
+    steps = POWER_STEPS if power_steps is None else power_steps
     matrix.compute_roughly(math.prod(matrix.shape) >= _LARGE)
     L, R, facts = begin(matrix, rank, thresholds.initial, power_steps=steps, rng=rng, weight=weight)
     matrix.compute_roughly(False)

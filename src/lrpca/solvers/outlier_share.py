@@ -60,7 +60,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
         found = solve_adaptive(problem, rules=rules)
     finally:
         block.close()
-    matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))
+    matrix.reads += block.reads * math.prod(block.shape) / math.prod(matrix.shape)
     sizes = np.abs(block.array - found.L @ found.R.T)
     sizes = sizes[sizes == sizes] if block.mask is None else sizes[block.mask]
     scale = float(sample.typical or np.abs(sample.values).max(initial=0.0))

@@ -13,7 +13,8 @@ from lrpca.core.factors import change_of_product, product_distance, product_norm
 from lrpca.core.passes import Kept
 from lrpca.solvers.base import Record, Solution, State, asked_to_stop
 from lrpca.solvers.checks.low_inlier_rows import lost_by_more_than
-from lrpca.solvers.checks.residual_structure import STRUCTURED, structure_left
+from lrpca.solvers.checks.other_fits import structure_of
+from lrpca.solvers.checks.residual_structure import STRUCTURED
 from lrpca.solvers.components import all_present
 from lrpca.solvers.initialise import Survey, survey
 from lrpca.solvers.methods import able_to
@@ -213,7 +214,7 @@ class Run:
         assert self._before is not None and last.residual is not None
         # The residual of an exact fit has the structure of the last steps.
         exact = last.residual <= _NEXT_TO_NOTHING * share
-        wrong = not exact and structure_left(self.matrix, *self._before) > STRUCTURED
+        wrong = not exact and structure_of(self.matrix, *self._before) > STRUCTURED
         return "stalled" if wrong else "noise_floor"
 
 

@@ -34,7 +34,8 @@ from lrpca.schedule import default_schedule
 from lrpca.solvers.adaptive import solve_adaptive
 from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.low_inlier_rows import lost_rows
-from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge, structure_left
+from lrpca.solvers.checks.other_fits import structure_of
+from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
 from lrpca.solvers.options import integer
 from lrpca.solvers.polish import Polish
@@ -150,7 +151,7 @@ class _SampledFit:
                 return f"{lost} {name}(s) are not explained by the sampled block"
             low = np.flatnonzero(shares < _LOW_INLIERS)
             # Rows with more outliers than others, or with a component that the block does not have?
-            if len(low) >= _ENOUGH and structure_left(band.part(low), known, fit.coefficients[low]) > SUSPICIOUS:
+            if len(low) >= _ENOUGH and structure_of(band.part(low), known, fit.coefficients[low]) > SUSPICIOUS:
                 return f"{len(low)} {name}s have structure that the sampled block does not have"
         return self._held_out_problem()
 

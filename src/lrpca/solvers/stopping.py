@@ -17,9 +17,9 @@ from lrpca.solvers.initialise import Survey
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
 _NOISE_SHARE = 0.1
-# Three passes that take less from the energy of the residual than this part of it, or of the largest component of
-# noise, are in vain; there is noise if the residual is so many times `tol`.
-_FALLEN, _PART_OF_COMPONENT, _NOISY = 0.02, 0.5, 10.0
+# Refined passes are in vain when they are slow and change the energy of the residual by less than this part of it;
+# there is noise if the residual is so many times `tol`.
+_FALLEN, _NOISY = 0.1, 10.0
 # A change that stays below half of that error is no stall: entries flicker around the cutoff.
 _FLICKER = 0.5
 _PATIENCE = 15
@@ -81,7 +81,9 @@ class AdaptiveStopping:
         """Go on from a state."""
         self._changes, self._sigmas = list(state["changes"]), list(state["sigmas"])
 
-    def verdict(self, change: float, kept: float, values: Any, sigma: float, *, settled: bool) -> str | None:
+    def verdict(
+        self, change: float, kept: float, values: Any, sigma: float, *, settled: bool, refined: bool
+    ) -> str | None:
         """Return a reason to stop, or None.
 
         Parameters
@@ -92,8 +94,8 @@ class AdaptiveStopping:
             Singular values of the present components.
         sigma : float
             Noise level.
-        settled : bool
-            Whether the threshold has come to rest.
+        settled, refined : bool
+            Whether the threshold has come to rest, and the cutoff is that of the last passes.
         """
         self._changes.append(change)
         self._sigmas.append(sigma)
@@ -105,7 +107,8 @@ class AdaptiveStopping:
         floor = self._statistical_error(kept, size, len(values), sigma)
         if settled and self._to_go() <= _NOISE_SHARE * floor:
             return "noise_floor"
-        if settled and self._noise_is_constant(sigma, size):
+        noisy = sigma * math.sqrt(math.prod(self._survey.shape)) >= _NOISY * self._tol * size
+        if settled and noisy and (self._is_in_vain() if refined else self._is_slow() or change < floor):
             return "noise_floor"
         # On its way past a saddle X may move no less than before, while the fit still gets better.
         if not stalled(self._changes) or sigma < _STILL_BETTER * self._sigmas[-_PATIENCE]:
@@ -128,12 +131,13 @@ class AdaptiveStopping:
         rate = max(last / max(before, _TINY), math.pow(last / max(first, _TINY), 1 / _RATE_OVER))
         return last * min(rate, _SLOWEST) / (1 - min(rate, _SLOWEST))
 
-    def _noise_is_constant(self, sigma: float, size: float) -> bool:
-        """Tell whether the last passes took less from the residual than a part of what one component of noise holds."""
-        shape = self._survey.shape
-        if len(self._sigmas) <= _RATE_OVER or sigma * math.sqrt(math.prod(shape)) < _NOISY * self._tol * size:
-            return False
-        return (self._sigmas[-1 - _RATE_OVER] / sigma) ** 2 - 1 < least_fall(shape)
+    def _is_slow(self) -> bool:
+        """Tell whether the last two passes changed X by hardly less than those before."""
+        return len(self._changes) > _RATE_OVER and self._changes[-1] > _SLOW**2 * self._changes[-3]
+
+    def _is_in_vain(self) -> bool:
+        """Tell whether passes are slow and the last one left the residual as it was."""
+        return self._is_slow() and abs((self._sigmas[-2] / self._sigmas[-1]) ** 2 - 1) < _FALLEN
 
     def _statistical_error(self, kept: float, size: float, rank: int, sigma: float) -> float:
         """Return the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
@@ -152,11 +156,6 @@ def runaway(history: list[Record]) -> bool:
         return False
     before = history[-4].kept or 0.0
     return last.kept < 0.5 and before - last.kept > _FILLING
-
-
-def least_fall(shape: tuple[int, int]) -> float:
-    """Return by which part of it the energy of the residual has to fall in some passes for them to be of use."""
-    return max(_FALLEN, _PART_OF_COMPONENT * sum(1 / math.sqrt(n) for n in shape) ** 2)
 
 
 def is_slow(history: list[Record]) -> bool:

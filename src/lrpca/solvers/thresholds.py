@@ -30,8 +30,8 @@ _SHARP = 0.6
 _OPEN = 2.0
 _GAUSSIAN_TAILS = ((3.0, 5e-3), (4.0, 5e-4))
 _MOST_FITTED = 0.5
-# Passes with sharpened thresholds: a polish of what has come to rest, which on real data would wander on.
-_SHARP_PASSES = 8
+# Passes with sharpened thresholds, at most: on real data they would wander on.
+_SHARP_PASSES = 10
 # A noise floor does not fall by this much.
 _GAVE_WAY = 0.5
 # ζ has settled when it falls by less than a fifth.
@@ -53,6 +53,7 @@ class AdaptiveThresholds:
         self._sharp = 1.0
         self.sharp_passes = 0
         self._floor = 0.0
+        self._reopened = False
         self.core = Core(0.0, 0.0)  # at the iterate entering the pass
         self.settled = False
         self.ahead = 1.0  # by what factor ζ_k is above what σ calls for
@@ -100,7 +101,7 @@ class AdaptiveThresholds:
     @property
     def floor_gave_way(self) -> bool:
         """Whether σ has fallen since thresholds were sharpened: what looked like noise was outliers."""
-        return self.core.sigma < _GAVE_WAY * self._floor
+        return not self._reopened and self.core.sigma < _GAVE_WAY * self._floor
 
     @property
     def polished(self) -> bool:
@@ -110,6 +111,12 @@ class AdaptiveThresholds:
     def restart(self, threshold: float) -> None:
         """Let the thresholds fall anew, from this one."""
         self._last, self._sharp, self.sharp_passes = max(threshold, self.least), 1.0, 0
+        self._reopened = False
+
+    def reopen(self) -> None:
+        """Let the thresholds fall anew, since the floor gave way: once, or a run could go in circles."""
+        self.restart(math.inf)
+        self._reopened = True
 
     def state(self) -> dict[str, Any]:
         """Return what passes so far have made of the thresholds."""
@@ -118,6 +125,7 @@ class AdaptiveThresholds:
             "sharp": self._sharp,
             "sharp_passes": self.sharp_passes,
             "floor": self._floor,
+            "reopened": self._reopened,
             "core": list(self.core),
             "settled": self.settled,
             "ahead": self.ahead,
@@ -126,6 +134,7 @@ class AdaptiveThresholds:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._last, self._sharp, self._floor = state["last"], state["sharp"], state["floor"]
+        self._reopened = state["reopened"]
         self.sharp_passes, self.settled, self.ahead = state["sharp_passes"], state["settled"], state["ahead"]
         self.core = Core(*state["core"])
 

@@ -1,8 +1,7 @@
 """The checks of a run at rest: it continues from what one of them proposes, or it ends.
 
 In turn: rows and columns with few inliers are refitted; the residual is tested for structure; a fit that may be wrong
-is compared with fits of other starts and ranks; at the noise floor, inliers are decided once more with a lower cutoff.
-A run has converged if no check still objects.
+is compared with fits of other starts and ranks. A run has converged if no check still objects.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lrpca.solvers.checks.low_inlier_rows import (
     refit_low_inlier_rows,
 )
 from lrpca.solvers.checks.other_fits import OtherFit, OtherFits
-from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS, structure_left
+from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS
 from lrpca.solvers.components import Components
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -33,7 +32,7 @@ from lrpca.solvers.thresholds import AdaptiveThresholds
 # Times that rows and columns are refitted; more often where there is no noise, and each is explained or lost.
 REFITS, _EXACT_REFITS = 2, 4
 # Times that a run continues from another fit.
-_RESTARTS = 3
+_RESTARTS = 2
 # Below this many times the rounding level, or what X moved in the last pass, what is left is no noise.
 ABOVE_ROUNDING = 4.0
 MOVING = 10.0
@@ -111,7 +110,6 @@ class Checks:
         self._refits = 0
         self._compared = self._doubted = False
         self._restarts = 0
-        self._objections = False, 0.0  # before the cutoff was refined
         self._first: Candidate | None = None
         self._others = OtherFits(matrix, weight, thresholds.least, free_rank=free_rank)
 
@@ -122,7 +120,6 @@ class Checks:
             "compared": self._compared,
             "doubted": self._doubted,
             "restarts": self._restarts,
-            "objections": list(self._objections),
             "others": self._others.state(),
             "first": None if self._first is None else self._first.state(),
         }
@@ -131,7 +128,6 @@ class Checks:
         """Go on from a state."""
         self._refits, self._compared = state["refits"], state["compared"]
         self._doubted, self._restarts = state["doubted"], state["restarts"]
-        self._objections = tuple(state["objections"])
         self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
 
@@ -150,12 +146,6 @@ class Checks:
 
     def __call__(self, candidate: Candidate, edge: float) -> Components | Candidate:
         """Return the components to continue with, or what the run ends with; `edge` is that of the noise."""
-        if self._thresholds.sharp_passes:
-            if not self._thresholds.floor_gave_way:
-                candidate.unreliable, candidate.structure = self._objections
-                return candidate
-            self._thresholds.restart(math.inf)
-            return candidate.parts
         candidate.parts = candidate.parts.copy()
         if "residual_structure" in self._rules:
             self._test_residual(candidate)
@@ -176,10 +166,6 @@ class Checks:
         few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
-        if candidate.verdict == "noise_floor" and "refine_cutoff" in self._rules:
-            self._thresholds.sharpen(*candidate.factors, self._survey.observed)
-            self._objections = candidate.unreliable, candidate.structure
-            return candidate.parts
         return candidate
 
     def _test_residual(self, candidate: Candidate) -> None:
@@ -189,7 +175,7 @@ class Checks:
         moved = MOVING * candidate.change * thresholds.typical if candidate.verdict == "tol" else 0.0
         if sigma <= max(ABOVE_ROUNDING * thresholds.rounding, moved, thresholds.least):
             return
-        candidate.structure = structure_left(self._matrix, L, R)
+        candidate.structure = self._others.structure(L, R)
         # Once something was found wrong, half-hidden signs are enough not to believe that it was put right.
         wary = self._first is not None and self._first.unreliable
         candidate.unreliable = candidate.structure > (SUSPICIOUS if wary else STRUCTURED)

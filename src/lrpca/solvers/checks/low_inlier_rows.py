@@ -127,7 +127,7 @@ def refit_low_inlier_rows(
     both = keeping_less(last.kept, survey, REFITTED, SURELY if exact else math.inf)
     if not any(map(len, both)):
         return False
-    matrix.reads += 1  # counted as a whole read, though only some rows and columns are
+    matrix.reads += sum(len(few) / n for few, n in zip(both, matrix.shape, strict=True))
     better = False
     for axis, (indices, factor, other) in enumerate(zip(both, (L, R), (R, L), strict=True)):
         for group in _in_pieces(indices, _HELD // _LEAST_TAKEN):

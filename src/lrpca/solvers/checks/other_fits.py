@@ -12,6 +12,7 @@ from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
 from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, least_absolute_rows, polished
+from lrpca.solvers.checks.residual_structure import structure_left
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 
@@ -71,13 +72,19 @@ class OtherFits:
             rows, self._columns = block_of(self._matrix, np.random.default_rng(0), _BLOCK, self._weight)
             self._rows = rows if self._weight is None else rows[np.asarray(self._weight)[rows] > 0]
             values, observed = read_block(self._matrix, self._rows, self._columns)
+            read, there = values.size, observed & (values != 0)
+            if there.any():
+                # Rows and columns of zeros fit exactly, whatever the others are, and would hide their noise.
+                rows, columns = there.any(axis=1), there.any(axis=0)
+                self._rows, self._columns = self._rows[rows], self._columns[columns]
+                values, observed = values[np.ix_(rows, columns)], observed[np.ix_(rows, columns)]
             wide = np.promote_types(values.dtype, np.float64)
             # All of Y has more entries for each number of a fit, so a rank that is given is not lowered by a part.
             part = self._parsimony(self._matrix.shape) / self._parsimony(values.shape)
             price = 1.0 if self._free_rank else part
             self._block = Block(np.where(observed, values, 0).astype(wide), observed, self._least, price)
             # A resumed run reads it again, and counts it once.
-            self._matrix.reads += 0 if self.is_read else math.ceil(values.size / math.prod(self._matrix.shape))
+            self._matrix.reads += 0 if self.is_read else read / math.prod(self._matrix.shape)
             self.is_read = True
             if self._without_codes:
                 self._block = self._block.without_codes()
@@ -89,11 +96,18 @@ class OtherFits:
         """Return how many numbers a component has for each entry."""
         return sum(shape) / math.prod(shape)
 
+    def _within(self, L: Any, R: Any) -> tuple[Any, Any]:
+        """Return the factors of the block."""
+        wide = self.block.values.dtype
+        return np.asarray(L[self._rows], wide), np.asarray(R[self._columns], wide)
+
     def score(self, L: Any, R: Any) -> Fit:
         """Return the present fit of the block with its score."""
-        block = self.block
-        wide = block.values.dtype
-        return block.scored(np.asarray(L[self._rows], wide), np.asarray(R[self._columns], wide))
+        return self.block.scored(*self._within(L, R))
+
+    def structure(self, L: Any, R: Any) -> float:
+        """Return how much structure the residual of the block has left, see `residual_structure`."""
+        return structure_left(self.block.values, self.block.observed, *self._within(L, R))
 
     def suspicious(self, L: Any, R: Any, kept: Kept, survey: Survey, sigma: float, cutoff: float) -> bool:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
@@ -105,8 +119,8 @@ class OtherFits:
             return False
         if max(_dispersion(*by_row), _dispersion(*by_column)) > DISPERSED:
             return True
-        wide = self.block.values.dtype
-        D = self.block.values - np.asarray(L[self._rows], wide) @ np.asarray(R[self._columns], wide).T
+        L, R = self._within(L, R)
+        D = self.block.values - L @ R.T
         sizes = np.abs(D)
         rejected = self.block.observed & (sizes > cutoff)
         return alignment(np.divide(D, sizes, where=rejected, out=np.zeros_like(D)), rejected) > ALIGNED
@@ -198,8 +212,13 @@ class OtherFits:
             parts.append(
                 least_absolute_rows(np.where(seen, values, 0).astype(factor.dtype), seen, factor, _FEW_ITERATIONS)
             )
-        self._matrix.reads += math.ceil(n * len(others) / math.prod(self._matrix.shape))
+        self._matrix.reads += n * len(others) / math.prod(self._matrix.shape)
         return np.concatenate(parts)
+
+
+def structure_of(matrix: DenseMatrix, L: Any, R: Any) -> float:
+    """Return how much structure the residual of a random block of a matrix has left."""
+    return OtherFits(matrix, None, 0.0, free_rank=False).structure(L, R)
 
 
 def _agree(one: Fit, other: Fit) -> bool:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import orthonormal
-from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import choose_block, read_block
 from lrpca.solvers.components import noise_edge
 
-# Entries of the block (256 x 256, longer where Y is narrow), and the least side worth testing.
-_BLOCK, LEAST_SIDE = 1 << 16, 10
+# The least side worth testing.
+LEAST_SIDE = 10
 # Residuals are winsorised at so many medians, and left out beyond so many: structured outliers show in the first only,
 # missing components in both.
 _WINSORISED, _TRIMMED, _TRIMMED_GAP = 3.0, 5.0, 1.4
@@ -33,28 +31,18 @@ SUSPICIOUS = 1.5
 
 
 def structure_left(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r)
-    R: Any,  # (n2, r)
+    values: Any,  # (m, n), 0 where missing
+    observed: Any,  # (m, n)
+    L: Any,  # (m, r)
+    R: Any,  # (n, r)
 ) -> float:
     """Return the largest gap, a ratio, between singular values of the residual that ends at the edge of its noise.
 
-    1 where there is none. It is that of a random block, outliers aside.
+    1 where there is none, outliers aside.
     """
-    rng = np.random.default_rng(0)  # not the run's: a test must not change what comes after
-    side = min(math.isqrt(_BLOCK), *matrix.shape)
-    if side < LEAST_SIDE:
+    if min(values.shape) < LEAST_SIDE or not observed.any():
         return 0.0
-    # The short side whole or 256, the other one as long as the block allows.
-    lengths = [side if n == min(matrix.shape) else _BLOCK // side for n in matrix.shape]
-    rows, columns = choose_block(matrix.shape, (lengths[0], lengths[1]), rng)
-    values, observed = read_block(matrix, rows, columns)
-    if not observed.any():
-        return 0.0
-    matrix.reads += math.ceil(values.size / math.prod(matrix.shape))
-    wide = np.promote_types(values.dtype, np.float64)
-    fitted = np.asarray(L[rows], wide) @ np.asarray(R[columns], wide).T
-    residual = np.where(observed, values, 0).astype(wide) - np.where(observed, fitted, 0)
+    residual = np.where(observed, values - L @ R.T, 0)
     sizes = np.abs(residual)
     median = float(np.median(sizes[observed]))
     if median == 0:

@@ -73,7 +73,7 @@ def look(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors | None] | 
     finally:
         if block is not matrix:
             block.close()
-            matrix.reads += math.ceil(block.reads * math.prod(block.shape) / math.prod(matrix.shape))
+            matrix.reads += block.reads * math.prod(block.shape) / math.prod(matrix.shape)
     there = count_components(outcome)
     tried.append(RankTrial(block.shape, width, there, "saturated" if watch.stopped else outcome.reason))
     if there < width and outcome.reason in ("tol", "noise_floor"):

@@ -188,5 +188,5 @@ def _leading_of_residual(run: Run, outcome: Solution, sigma: float) -> float:
         kept = observed & (np.abs(residual) <= _CORE * sigma)
     share = float(np.mean(kept))
     size = float(np.linalg.norm(residual[kept]))
-    run.matrix.reads += math.ceil(len(i) / math.prod(run.matrix.shape))
+    run.matrix.reads += len(i) / math.prod(run.matrix.shape)
     return leading_over_edge(np.where(kept, residual, 0.0).reshape(values.shape), share, rng) if size else 0.0
