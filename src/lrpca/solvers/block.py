@@ -11,11 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from lrpca.solvers.refit import LAD_DECAY, LAD_ITERATIONS, RIDGE, least_absolute_rows, refit_rows, solve_rows
 
 # Outliers are coded as uniform over this many times the scale of the entries.
 _RANGE = 10.0
@@ -32,6 +34,9 @@ _PRICE = 1.5
 ALIGNED = 4.0
 # More than this share of a row is its majority; entries below so many σ are zero.
 _MAJORITY, _NOT_ZERO = 0.5, 0.5
+# Where the rank is given, a component that saves so many nats for each entry counts if the fit rejects no larger part
+# of what was kept.
+_FAR_SHORTER, _NESTED = 0.05, 0.005
 # Residuals within so many σ are no outliers.
 _WITHIN = 3.0
 # Rows that keep less than this part of what the median row keeps are refitted.
@@ -46,8 +51,7 @@ HALF_STARTS = 0, 1, 3
 _WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
 _COMMON, _LEAST_USED = 0.02, 0.05
-_IMPUTATIONS, _SLOWLY, _IMPUTATION_RIDGE, _RIDGE = 60, 0.97, 1e-3, 1e-7
-_LAD_ITERATIONS, _LAD_DECAY, _LAD_FINEST = 20, 0.7, 1e-2
+_IMPUTATIONS, _SLOWLY, _IMPUTATION_RIDGE, _LAD_FINEST = 60, 0.97, 1e-3, 1e-2
 
 
 class Fit(NamedTuple):
@@ -68,6 +72,7 @@ class Block:
     observed: Any  # (n1, n2)
     least: float = 0.0  # quantisation step
     price: float = 1.0  # of the numbers of a fit
+    rank_is_given: bool = False
 
     @cached_property
     def typical(self) -> float:
@@ -101,7 +106,7 @@ class Block:
     def without_codes(self) -> Block | None:
         """Return the block of the uncoded entries, if there are others."""
         used = self.uncoded
-        return None if used is None else Block(self.values * used, used, self.least, self.price)
+        return None if used is None else replace(self, values=self.values * used, observed=used)
 
     def residuals(self, L: Any, R: Any) -> Any:
         """Return |Y - L Rᵀ|, (n1, n2)."""
@@ -138,7 +143,7 @@ class Block:
         kept = np.unique(np.linspace(0.05, 1, 60) * n).astype(int).clip(1)
         sigma = np.maximum(np.sqrt(squares[kept - 1] / kept), least)
         for _ in range(3):
-            kept = np.searchsorted(D, self._limit(sigma), "right").clip(1)
+            kept = np.searchsorted(D, self.limit(sigma), "right").clip(1)
             sigma = np.maximum(np.sqrt(squares[kept - 1] / kept), least)
         outliers = n - kept
         length = kept * (np.log(sigma / scale) + 0.5 * math.log(2 * math.pi)) + 0.5 * squares[kept - 1] / sigma**2
@@ -152,7 +157,7 @@ class Block:
         numbers = self.price * _length_of_numbers(L, R, float(sigma[best]))
         return Fit(L, R, float(length[best]) + numbers, float(sigma[best]), float(kept[best] / n))
 
-    def _limit(self, sigma: Any) -> Any:
+    def limit(self, sigma: Any) -> Any:
         """Return the residual at which both codes cost the same."""
         return sigma * np.sqrt(2 * np.log(np.maximum(0.4 * _RANGE * self.scale / sigma, 1.5)))
 
@@ -161,13 +166,19 @@ class Block:
 
         Outliers are a minority of their row and of their column. So to explain what `fewer` rejects earns nothing where
         it explains the majority of the row and of the column: such a component is made of outliers, whatever pattern
-        they form. Entries that are zero, but for the noise, do not make a majority: no component explains them.
+        they form. Entries that are zero, but for the noise, do not make a majority: no component explains them. But a
+        component that the given rank has room for counts if it saves much, and `more` keeps what `fewer` keeps.
         """
         margin = _CLEARLY * self.values.size
         if more.L.shape == fewer.L.shape:
             return bool(more.score < fewer.score - margin)
         D = self.residuals(fewer.L, fewer.R)
-        kept = self.observed & (D <= self._limit(fewer.sigma))
+        kept = self.observed & (D <= self.limit(fewer.sigma))
+        saved = (fewer.score - more.score) / self.values.size
+        if self.rank_is_given and saved > _FAR_SHORTER * (more.L.shape[1] - fewer.L.shape[1]):
+            lost = kept & (self.residuals(more.L, more.R) > self.limit(more.sigma))
+            if lost.sum() <= _NESTED * kept.sum():
+                return True
         explained = kept & (np.abs(fewer.L @ fewer.R.T) > _NOT_ZERO * fewer.sigma)
         rows, columns = (explained.sum(axis) > _MAJORITY * self.observed.sum(axis) for axis in (1, 0))
         counted = kept | (self.observed & ~(rows[:, None] & columns))
@@ -201,6 +212,19 @@ def reannealed(block: Block, fit: Fit) -> Fit:
     return fit
 
 
+def refitted(block: Block, fit: Fit) -> Fit:
+    """Return a fit with all its rows and columns refitted, then annealed, while it improves."""
+    for _ in range(_REFITS):
+        cutoff = min(_CUTOFF * fit.sigma, block.limit(fit.sigma))
+        L, _ = refit_rows(block.values, block.observed, fit.R, fit.L, cutoff)
+        R, _ = refit_rows(block.values.T, block.observed.T, L, fit.R, cutoff)
+        other = anneal(block, *_balanced(L, R), _CUTOFF * fit.sigma)
+        if other.score > fit.score - _AT_REST * block.values.size:
+            return min(fit, other, key=lambda one: one.score)
+        fit = other
+    return fit
+
+
 def polished(block: Block, fit: Fit) -> Fit:
     """Return what a fit leads to at the threshold of the noise: fits of one block are compared at rest."""
     return min(fit, anneal(block, fit.L, fit.R, _CUTOFF * fit.sigma), key=lambda one: one.score)
@@ -226,7 +250,7 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     there = np.flatnonzero(observed.any(axis=1))
     order = there[np.argsort(np.cos(np.abs(Y[there]) / block.typical).sum(axis=1), kind="stable")]
     half = order[rng.choice(len(order), max(len(order) // 2, min(len(order), 2 * rank + 2)), replace=False)]
-    part = Block(Y[half] * observed[half], observed[half], block.least, block.price)
+    part = replace(block, values=Y[half] * observed[half], observed=observed[half])
     *_, first = fits(part, min(rank, *part.values.shape), start + 1)
     mine = least_absolute_rows(Y, observed, first.R)
     L, R = _balanced(*((mine, first.R) if of_rows else (first.R, mine)))
@@ -268,8 +292,8 @@ def anneal(
     best: Fit | None = None
     for _ in range(_ITERATIONS):
         threshold = max(threshold, 1e-300)
-        L = solve_rows(Y, _tukey(D, threshold, observed), R, _RIDGE, L)
-        R = solve_rows(Y.T, _tukey(block.residuals(L, R), threshold, observed).T, L, _RIDGE, R)
+        L = solve_rows(Y, _tukey(D, threshold, observed), R, RIDGE, L)
+        R = solve_rows(Y.T, _tukey(block.residuals(L, R), threshold, observed).T, L, RIDGE, R)
         L, R = _balanced(L, R)
         D = block.residuals(L, R)
         fit = block.roughly_scored(L, R, D)
@@ -287,46 +311,6 @@ def anneal(
         threshold, last = lower, fit.score
     assert best is not None
     return block.scored(best.L, best.R)
-
-
-def solve_rows(
-    Y: Any,  # (n1, n2)
-    W: Any,  # (n1, n2) weights
-    R: Any,  # (n2, r)
-    ridge: float,
-    L: Any = None,  # (n1, r) to lean on where weights say nothing; zero if not given
-) -> Any:
-    """Return each row's weighted least-squares coefficients, (n1, r)."""
-    rank = R.shape[1]
-    i, j = np.triu_indices(rank)
-    products = W @ (R[:, i].conj() * R[:, j])
-    grams = np.empty((len(Y), rank, rank), products.dtype)
-    grams[:, j, i] = products.conj()
-    grams[:, i, j] = products
-    weight = ridge * float(np.vdot(R, R).real) / rank * max(float(np.mean(W)), 1e-3) + 1e-300
-    grams[:, np.arange(rank), np.arange(rank)] += weight
-    right = (W * Y) @ R.conj()
-    if L is not None:
-        right = right + weight * L
-    return np.linalg.solve(grams, right[:, :, None])[:, :, 0]
-
-
-def least_absolute_rows(
-    Y: Any,  # (n1, n2)
-    observed: Any,  # (n1, n2)
-    R: Any,  # (n2, r)
-    iterations: int = _LAD_ITERATIONS,
-) -> Any:
-    """Return each row's coefficients of least absolute deviations, (n1, r), by reweighting."""
-    D, L = np.abs(Y), None
-    seen = observed | ~observed.any(axis=1, keepdims=True)
-    floor = np.nanmedian(np.where(seen, D, np.nan), axis=1, keepdims=True)
-    floor = np.where(floor > 0, floor, 1e-300)
-    for _ in range(iterations):
-        L = solve_rows(Y, observed * (floor / np.maximum(D, floor)), R, _RIDGE, L)
-        D = np.abs(Y - L @ R.T)
-        floor = floor * _LAD_DECAY ** (_LAD_ITERATIONS / iterations)
-    return L
 
 
 def alignment(
@@ -399,11 +383,11 @@ def _least_absolute(block: Block, L: Any, R: Any) -> tuple[Any, Any]:
     """Return a fit of least absolute deviations."""
     Y, observed = block.values, block.observed
     floor = float(np.median(block.residuals(L, R)[observed])) or block.typical
-    for _ in range(_LAD_ITERATIONS):
-        L = solve_rows(Y, observed * (floor / np.maximum(block.residuals(L, R), floor)), R, _RIDGE, L)
-        R = solve_rows(Y.T, (observed * (floor / np.maximum(block.residuals(L, R), floor))).T, L, _RIDGE, R)
+    for _ in range(LAD_ITERATIONS):
+        L = solve_rows(Y, observed * (floor / np.maximum(block.residuals(L, R), floor)), R, RIDGE, L)
+        R = solve_rows(Y.T, (observed * (floor / np.maximum(block.residuals(L, R), floor))).T, L, RIDGE, R)
         L, R = _balanced(L, R)
-        floor = max(_LAD_DECAY * floor, _LAD_FINEST * block.typical)
+        floor = max(LAD_DECAY * floor, _LAD_FINEST * block.typical)
     return L, R
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lrpca import Decomposition, decompose
-from lrpca.solvers.block import Block, Fit, anneal, from_half
+from lrpca.solvers.block import Block, Fit, anneal, fits, from_half
 from lrpca.solvers.checks.other_fits import OtherFits
 from lrpca.solvers.rank.selection import doubled, select_fit
 from lrpca.testing import random_problem
@@ -183,3 +184,17 @@ def test_halves_of_blocks_with_hardly_any_rows(of_rows: bool) -> None:
     for seed in range(4):
         fit = from_half(Block(Y * observed, observed), 2, np.random.default_rng(seed), 1, of_rows=of_rows)
         assert np.isfinite(fit.score)
+
+
+def test_components_of_a_minority_count_where_the_rank_is_given() -> None:
+    """Most entries are explained without the second component, which few rows and columns share."""
+    rng = np.random.default_rng(0)
+    few, some = np.arange(80) < 30, np.arange(60) < 25
+    X = np.outer(rng.standard_normal(80), rng.standard_normal(60))
+    X += 3 * np.outer(rng.standard_normal(80) * few, rng.standard_normal(60) * some)
+    Y = X + (rng.random(X.shape) < 0.05) * rng.uniform(-5, 5, X.shape)
+    given = replace(whole(Y), rank_is_given=True)
+    one, two = (min(fits(given, rank), key=lambda fit: fit.score) for rank in (1, 2))
+    assert error(two.L @ two.R.T, X) < 1e-6 < error(one.L @ one.R.T, X)
+    assert given.prefers(two, one) and not whole(Y).prefers(two, one)
+    assert error(select_fit(given, [2]).L @ select_fit(given, [2]).R.T, X) < 1e-6

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.passes import Kept, Pass
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, observed_entries
 from lrpca.solvers.initialise import Survey
-from lrpca.solvers.rows import robust_coefficients, row_quantile
+from lrpca.solvers.refit import refit_rows
+from lrpca.solvers.rows import row_quantile
 
 # A row has few inliers when it keeps less than this share of what the median row keeps (chance alone hardly gets there
 # from some hundred entries on; in shorter rows it only costs normal equations), and is refitted below the second one.
@@ -37,9 +38,7 @@ _GOLDEN = 0.6180339887498949
 # Normal equations exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
 GRAM_COPIES, SMALL_GRAMS = 3, 8_000_000
 # A fit is better that explains a tenth more entries.
-BETTER = 1.1
-# Sets of entries that are tried, and how well they have to determine the coefficients.
-_SUBSETS, _WELL_POSED = 64, 1e3
+_BETTER = 0.1
 # Counts are counted where they lie within so many times their number.
 _DENSE = 8
 # What chance does not do, in standard deviations.
@@ -230,41 +229,8 @@ def _taken(
 
 def _refit(part: DenseMatrix, factor: Any, indices: Any, other: Any, cutoff: float) -> bool:
     """Refit rows, and take the coefficients that are better; tell whether any are."""
-    starts = robust_coefficients(part, other, 0.0, by_blocks=True), _minimal_subset_fit(part, other, cutoff)
-    best = np.asarray(factor[indices]).copy()
-    explained = _explained(part, best, other, cutoff)
-    before = explained
-    for fresh, fitted in zip(starts, (0, other.shape[1]), strict=True):
-        # The entries that a fit was made of are no evidence for it.
-        after = _explained(part, fresh, other, cutoff) - fitted
-        improved = (after > BETTER * before + 1) & (after > explained)
-        best[improved], explained = fresh[improved], np.maximum(explained, after)
-    improved = explained > before
+    observed = observed_entries(part.array, part.mask)
+    values = np.where(observed, part.array, 0).astype(np.promote_types(part.arithmetic, np.float64))
+    best, improved = refit_rows(values, observed, other, np.asarray(factor[indices]), cutoff, _BETTER)
     factor[indices[improved]] = best[improved]
     return bool(improved.any())
-
-
-def _minimal_subset_fit(part: DenseMatrix, other: Any, cutoff: float) -> Any:
-    """Return coefficients of each row that interpolate some of its entries, as many as there are components (RANSAC).
-
-    Of several such sets those that explain the most: for rows in which outliers are the majority.
-    """
-    rng, (n, rank) = np.random.default_rng(0), other.shape
-    best = np.zeros((part.shape[0], rank), np.promote_types(part.array.dtype, other.dtype))
-    explained = np.zeros(len(best), int)
-    for _ in range(_SUBSETS if n > rank else 0):
-        chosen = rng.choice(n, rank, replace=False)
-        square = other[chosen]
-        if np.linalg.cond(square) > _WELL_POSED:
-            continue
-        fresh = np.linalg.solve(square, part.array[:, chosen].T).T
-        after = _explained(part, fresh, other, cutoff)
-        better = after > explained
-        best[better], explained[better] = fresh[better], after[better]
-    return best
-
-
-def _explained(part: DenseMatrix, coefficients: Any, other: Any, cutoff: float) -> Any:
-    """Return how many entries of each row are within the cutoff."""
-    within = np.abs(part.array - coefficients @ other.T) <= cutoff
-    return np.sum(within if part.mask is None else within & part.mask, axis=1)

@@ -11,10 +11,11 @@ import numpy as np
 from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
-from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, least_absolute_rows, polished
-from lrpca.solvers.checks.residual_structure import structure_left
+from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, polished
+from lrpca.solvers.checks.residual_structure import LEAST_SIDE, structure_left
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
+from lrpca.solvers.refit import least_absolute_rows
 
 # A fit is beyond suspicion if its noise is below this part of a typical entry, and it rejects next to nothing, or ...
 QUIET, RARE = 0.12, 1e-3
@@ -73,16 +74,17 @@ class OtherFits:
             self._rows = rows if self._weight is None else rows[np.asarray(self._weight)[rows] > 0]
             values, observed = read_block(self._matrix, self._rows, self._columns)
             read, there = values.size, observed & (values != 0)
-            if there.any():
+            rows, columns = there.any(axis=1), there.any(axis=0)
+            if min(rows.sum(), columns.sum()) >= LEAST_SIDE:
                 # Rows and columns of zeros fit exactly, whatever the others are, and would hide their noise.
-                rows, columns = there.any(axis=1), there.any(axis=0)
                 self._rows, self._columns = self._rows[rows], self._columns[columns]
                 values, observed = values[np.ix_(rows, columns)], observed[np.ix_(rows, columns)]
             wide = np.promote_types(values.dtype, np.float64)
             # All of Y has more entries for each number of a fit, so a rank that is given is not lowered by a part.
             part = self._parsimony(self._matrix.shape) / self._parsimony(values.shape)
             price = 1.0 if self._free_rank else part
-            self._block = Block(np.where(observed, values, 0).astype(wide), observed, self._least, price)
+            values = np.where(observed, values, 0).astype(wide)
+            self._block = Block(values, observed, self._least, price, rank_is_given=not self._free_rank)
             # A resumed run reads it again, and counts it once.
             self._matrix.reads += 0 if self.is_read else read / math.prod(self._matrix.shape)
             self.is_read = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lrpca.solvers.block import Block, Fit, fits, narrowed, reannealed, widened
+from lrpca.solvers.block import Block, Fit, fits, narrowed, reannealed, refitted, widened
 
 # Starts are tried up to this rank; beyond, where they take long, fits of neighbouring ranks lead further.
 _WITH_STARTS, _FEW = 12, 2
@@ -54,7 +54,7 @@ def select_fit(block: Block, ranks: Sequence[int], *others: Fit, thorough: bool 
         known[best] = _best_of(block, [known[best], *fits(block, best)])
     if not thorough and others and known[best] is others[0]:
         return others[0]
-    return _best_of(block, [known[best], reannealed(block, known[best])])
+    return _best_of(block, [known[best], reannealed(block, known[best]), refitted(block, known[best])])
 
 
 def _fit(block: Block, rank: int, known: dict[int, Fit], others: Sequence[Fit], starts: int | None) -> Fit:
