@@ -88,6 +88,7 @@ class _Adaptive(Loop):
         self._end: Candidate | None = None
         self._edge = 0.0  # of noise, in the last pass
         self._momentum = Momentum()
+        self._exchange_next = False  # whether entries are exchanged after the next pass
         self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
 
@@ -117,7 +118,7 @@ class _Adaptive(Loop):
             return "schedule_end"
         threshold, factor = numbers
         level = levels(schedule.influence, threshold, schedule.cutoff)
-        grams = _wants_grams(schedule, self._result, facts, self._rank, low_inlier, rules)
+        grams = _wants_grams(schedule, self._result, facts, self._rank, low_inlier, rules) or self._exchange_next
         _choose_precision(matrix, thresholds, self.history)
         result = take_pass(matrix, parts.L, parts.R, level, weight, grams=grams)
         step = _step(factor, result, facts, schedule)
@@ -156,9 +157,14 @@ class _Adaptive(Loop):
         verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=settled, refined=refined)
         if verdict == "runaway":
             return verdict
+        if self._exchange_next:
+            # The passes with the refined cutoff adapt the other rows.
+            self._exchange_next = False
+            self._checks.exchange(end)
         if self._refined(verdict):
             self._stopping.restart()
             self._momentum.forget()
+            self._exchange_next = thresholds.is_refined and self._checks.wants_exchange(end)
             return None
         ends = verdict is not None or thresholds.polished
         end.verdict = verdict or "noise_floor"
@@ -167,6 +173,10 @@ class _Adaptive(Loop):
                 self._momentum.forget()
                 return None
         if not ends:
+            return None
+        if self._checks.wants_exchange(end) and self._checks.exchange(end):
+            self._stopping.restart()
+            self._momentum.forget()
             return None
         answer = self._checks(end, self._edge)
         if isinstance(answer, Candidate):
@@ -217,6 +227,7 @@ class _Adaptive(Loop):
             "checks": self._checks.state(),
             "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
             "edge": self._edge,
+            "exchange": self._exchange_next,
             "split": None if standstill is None or self._split is None else self._split.state(),
             "standstill": None if standstill is None else standstill.state(),
         }
@@ -227,7 +238,7 @@ class _Adaptive(Loop):
         for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._checks, "checks")):
             part.restore(state[name])
         self._momentum.restore(state["momentum"])
-        self._edge = state["edge"]
+        self._edge, self._exchange_next = state["edge"], state["exchange"]
         self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:
             self._result = counts_only(*state["pass"]["kept"])

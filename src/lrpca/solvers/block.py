@@ -45,10 +45,10 @@ _SAMPLED = 5000
 _NEARLY_ALL = 0.97
 # The alternation is at rest when the description length improves by less than this part.
 _AT_REST = 1e-4
-# The starts of halves, by number: winsorised, trimmed, and without values that many entries share.
-HALF_STARTS = 0, 1, 3
-# Starts: winsorised at so many typical entries, or without entries above these quantiles.
-_WINSORISED, _TRIMMED = 1.5, (0.5, 0.7)
+# The starts of halves, by number: winsorised, without large entries, and without values that many entries share.
+HALF_STARTS = 0, 1, 2
+# A start is winsorised at so many typical entries.
+_WINSORISED = 1.5
 # A value that more than this share of the entries have may be a code; so much has to be left without it.
 _COMMON, _LEAST_USED = 0.02, 0.05
 _IMPUTATIONS, _SLOWLY, _IMPUTATION_RIDGE, _LAD_FINEST = 60, 0.97, 1e-3, 1e-2
@@ -128,7 +128,12 @@ class Block:
 
     def roughly_scored(self, L: Any, R: Any, D: Any) -> Fit:
         """Return factors with the score of a sample of their residuals."""
-        return self._fit(L, R, D.ravel()[self.sampled], int(np.count_nonzero(self.observed)))
+        return self._fit(L, R, D.ravel()[self.sampled], self.entries)
+
+    @cached_property
+    def entries(self) -> int:
+        """How many entries are observed."""
+        return int(np.count_nonzero(self.observed))
 
     def _fit(
         self,
@@ -161,6 +166,12 @@ class Block:
         """Return the residual at which both codes cost the same."""
         return sigma * np.sqrt(2 * np.log(np.maximum(0.4 * _RANGE * self.scale / sigma, 1.5)))
 
+    def is_better(self, one: Fit, other: Fit) -> bool:
+        """Tell whether one fit is clearly better than another: of two that are alike, the one of fewer components."""
+        if one.L.shape[1] >= other.L.shape[1]:
+            return self.prefers(one, other)
+        return not self.prefers(other, one)
+
     def prefers(self, more: Fit, fewer: Fit) -> bool:
         """Tell whether a fit is better than one of no more components.
 
@@ -183,6 +194,19 @@ class Block:
         rows, columns = (explained.sum(axis) > _MAJORITY * self.observed.sum(axis) for axis in (1, 0))
         counted = kept | (self.observed & ~(rows[:, None] & columns))
         return bool(self.scored(*more[:2], counted).score < self.scored(*fewer[:2], counted).score - margin)
+
+
+    def has_surplus(self, L: Any, R: Any) -> bool:
+        """Tell whether factors, of orthogonal columns, have a shorter description without their weakest component."""
+        values = np.linalg.norm(L, axis=0) * np.linalg.norm(R, axis=0)
+        others = np.arange(len(values)) != np.argmin(values)
+        i, j = np.divmod(self.sampled, self.values.shape[1])
+        Y = self.values[i, j]
+        without, full = (
+            self._fit(A, B, np.abs(Y - np.sum(A[i] * B[j], axis=1)), self.entries)
+            for A, B in ((L[:, others], R[:, others]), (L, R))
+        )
+        return without.score < full.score
 
 
 def _length_of_numbers(L: Any, R: Any, sigma: float) -> float:
@@ -351,15 +375,14 @@ def _spectral(Z: Any, rank: int) -> tuple[Any, Any]:
 def _starts(block: Block, rank: int) -> Iterator[tuple[Any, Any, Any]]:
     """Yield factors and the entries that they were made from."""
     Y, observed = block.values, block.observed
-    sizes, share = np.abs(Y), float(np.mean(observed))
-    subsets = [observed & (sizes <= np.quantile(sizes[observed], quantile)) for quantile in _TRIMMED]
-    subsets += [] if block.uncoded is None else [block.uncoded]
-    winsorised = Y * np.minimum(1.0, _WINSORISED * block.typical / np.maximum(sizes, 1e-300))
-    # Those first that lead furthest.
+    share, uncoded = float(np.mean(observed)), block.uncoded
+    winsorised = Y * np.minimum(1.0, _WINSORISED * block.typical / np.maximum(np.abs(Y), 1e-300))
     yield *(start := _spectral(winsorised / share, rank)), observed
-    for used in subsets:
-        yield *_imputed(Y, used, rank), used
+    small = observed & (np.abs(Y) <= np.median(np.abs(Y)[observed]))
+    yield *_imputed(Y, small, rank), small
     yield *(_spectral(Y, rank) if share == 1 else _imputed(Y, observed, rank)), observed
+    if uncoded is not None:
+        yield *_imputed(Y, uncoded, rank), uncoded
     yield *_least_absolute(block, *start), observed
 
 

@@ -13,6 +13,12 @@ RIDGE = 1e-7
 LAD_ITERATIONS, LAD_DECAY = 20, 0.7
 # Sets of entries that are tried.
 _SUBSETS = 64
+# Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
+# tried if no more than ten kept entries say what it does.
+_EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.1
+# What an exchange gains is no chance if entries, times the logarithm of how far the residual is beyond the cutoff, are
+# so many nats.
+_GAIN = 3.0
 
 
 def refit_rows(
@@ -27,7 +33,8 @@ def refit_rows(
 
     The starts are the present coefficients, least absolute deviations, and the best of many minimal subsets (RANSAC).
     Each entry costs ``min(D / cutoff, 1)²``, so a row gains where more entries are within the cutoff: by more than one,
-    and this `margin` of those before. The entries of its subset are no evidence for a fit.
+    and this `margin` of those before. The entries of its subset are no evidence for a fit. At last, rejected entries
+    are exchanged for those that stand against them (`exchanged_rows`).
     """
     before = bounded_loss(Y, observed, R, L, cutoff)
     entries, best, least = observed.sum(axis=1), L.copy(), before
@@ -36,7 +43,52 @@ def refit_rows(
         loss = bounded_loss(Y, observed, R, fresh, cutoff) + fitted
         better = (loss < least) & (entries - loss > (1 + margin) * (entries - before) + 1)
         best[better], least = fresh[better], np.where(better, loss, least)
-    return best, least < before
+    best, exchanged = exchanged_rows(Y, observed, R, best, cutoff)
+    return best, (least < before) | exchanged
+
+
+def exchanged_rows(
+    Y: Any,  # (n1, n2)
+    observed: Any,  # (n1, n2)
+    R: Any,  # (n2, r)
+    L: Any,  # (n1, r) present coefficients
+    cutoff: float,
+) -> tuple[Any, Any]:
+    """Return coefficients of each row, (n1, r), with rejected entries of high leverage fitted, and which are better.
+
+    A component of few columns has few entries in a row. If outliers among them were fitted, clean ones are rejected,
+    and the row's other entries do not show it. The coefficients change by ``G⁻¹ R_j D_j / (R_jᵀ G⁻¹ R_j)``: they fit
+    entry j, and move the kept entries, whose normal equations are G, as little as possible.
+    """
+    L, rank = L.copy(), R.shape[1]
+    better, active = np.zeros(len(L), bool), np.arange(len(L))
+    for _ in range(_ROUNDS):
+        Ya, seen = Y[active], observed[active]
+        D = Ya - L[active] @ R.T
+        kept = seen & (np.abs(D) <= cutoff)
+        inverse = np.linalg.pinv(_grams(kept, R, RIDGE**2), hermitian=True)
+        leverage = np.einsum("jk,ikl,jl->ij", R, inverse, R.conj(), optimize=True).real
+        leverage = np.where(seen & ~kept, leverage, 0)
+        pivots = np.argpartition(-leverage, min(_EXCHANGED, leverage.shape[1]) - 1, axis=1)[:, :_EXCHANGED]
+        least = before = bounded_loss(Ya, seen, R, L[active], cutoff)
+        best = L[active]
+        rows = np.arange(len(active))
+        for j in pivots.T:
+            high = leverage[rows, j]
+            step = np.einsum("ikl,il->ik", inverse, R[j].conj()) * (D[rows, j] / np.maximum(high, 1e-300))[:, None]
+            fresh = L[active] + np.where((high > LEVERAGE)[:, None], step, 0)
+            inliers = seen & (np.abs(Ya - fresh @ R.T) <= cutoff)
+            fresh = solve_rows(Ya, inliers, R, RIDGE, fresh)
+            loss = bounded_loss(Ya, seen, R, fresh, cutoff)
+            beyond = np.log(np.maximum(np.abs(D[rows, j]) / max(cutoff, 1e-300), 1.0))
+            wins = (loss < least) & ((before - loss) * beyond > _GAIN) & (high > LEVERAGE)
+            best, least = np.where(wins[:, None], fresh, best), np.where(wins, loss, least)
+        won = least < before
+        L[active[won]], better[active[won]] = best[won], True
+        active = active[won]
+        if not len(active):
+            break
+    return L, better
 
 
 def bounded_loss(
@@ -58,18 +110,27 @@ def solve_rows(
     L: Any = None,  # (n1, r) to lean on where weights say nothing; zero if not given
 ) -> Any:
     """Return each row's weighted least-squares coefficients, (n1, r)."""
-    rank = R.shape[1]
-    i, j = np.triu_indices(rank)
-    products = W @ (R[:, i].conj() * R[:, j])
-    grams = np.empty((len(Y), rank, rank), products.dtype)
-    grams[:, j, i] = products.conj()
-    grams[:, i, j] = products
-    weight = ridge * float(np.vdot(R, R).real) / rank * max(float(np.mean(W)), 1e-3) + 1e-300
-    grams[:, np.arange(rank), np.arange(rank)] += weight
+    weight = _ridge(W, R, ridge)
     right = (W * Y) @ R.conj()
     if L is not None:
         right = right + weight * L
-    return np.linalg.solve(grams, right[:, :, None])[:, :, 0]
+    return np.linalg.solve(_grams(W, R, ridge), right[:, :, None])[:, :, 0]
+
+
+def _grams(W: Any, R: Any, ridge: float) -> Any:
+    """Return the normal equations of each row, (n1, r, r)."""
+    rank = R.shape[1]
+    i, j = np.triu_indices(rank)
+    products = W @ (R[:, i].conj() * R[:, j])
+    grams = np.empty((len(W), rank, rank), products.dtype)
+    grams[:, j, i] = products.conj()
+    grams[:, i, j] = products
+    grams[:, np.arange(rank), np.arange(rank)] += _ridge(W, R, ridge)
+    return grams
+
+
+def _ridge(W: Any, R: Any, ridge: float) -> float:
+    return ridge * float(np.vdot(R, R).real) / R.shape[1] * max(float(np.mean(W)), 1e-3) + 1e-300
 
 
 def least_absolute_rows(
@@ -105,16 +166,24 @@ def minimal_subset_rows(
     least = bounded_loss(Y, observed, R, best, cutoff)
     enough = observed.sum(axis=1) > rank
     complete = bool(observed.all())
-    tiny = RIDGE**2 * np.abs(R).max(initial=0.0) * np.eye(rank)
     for _ in range(_SUBSETS if enough.any() else 0):
         if complete:
             chosen = rng.choice(n, rank, replace=False)
-            fresh = np.linalg.solve(R[chosen] + tiny, Y[:, chosen].T).T
+            fresh = _interpolating(R[chosen], Y[:, chosen].T).T
         else:
             # Every row has its own, of what is observed of it.
             chosen = np.argpartition(rng.random(Y.shape) + ~observed, rank - 1, axis=1)[:, :rank]
-            fresh = np.linalg.solve(R[chosen] + tiny, np.take_along_axis(Y, chosen, 1)[:, :, None])[:, :, 0]
+            fresh = _interpolating(R[chosen], np.take_along_axis(Y, chosen, 1)[:, :, None])[:, :, 0]
         loss = bounded_loss(Y, observed, R, fresh, cutoff)
         better = enough & (loss < least)
         best[better], least = fresh[better], np.where(better, loss, least)
     return best
+
+
+def _interpolating(A: Any, Y: Any) -> Any:  # A (..., r, r); Y (..., r, m)
+    """Return the solution of A x = Y, by normal equations with a ridge: A may be singular."""
+    adjoint = np.swapaxes(A.conj(), -1, -2)
+    gram = adjoint @ A
+    gram += (RIDGE**2 * np.trace(gram, axis1=-2, axis2=-1).real + 1e-300)[..., None, None] * np.eye(A.shape[-1])
+    x = np.linalg.solve(gram, adjoint @ Y)
+    return x + np.linalg.solve(gram, adjoint @ (Y - A @ x))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.core.influence import levels
+from lrpca.core.influence import Levels, levels
 from lrpca.kernels.scale import Core, quantisation_step, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
@@ -79,6 +79,12 @@ class AdaptiveThresholds:
         """The residual beyond which the last pass rejected entries."""
         return levels(self._schedule.influence, self._last, self._schedule.cutoff).keep
 
+    @property
+    def wide(self) -> Levels:
+        """The threshold and cutoff of the last pass, or before they were refined."""
+        threshold = max(self._schedule.thresholds[-1] * self.core.sigma, self._last)
+        return levels(self._schedule.influence, threshold, self._schedule.cutoff)
+
     def measure(self, L: Any, R: Any) -> Core:
         """Return the peak of clean residuals of a fit."""
         return self.sample.core(L, R, self.rounding)
@@ -97,6 +103,11 @@ class AdaptiveThresholds:
         sigma = self.core.sigma / math.sqrt(1 - fitted)
         gaussian = all(np.mean(residuals > k * sigma) <= share for k, share in _GAUSSIAN_TAILS)
         self._last, self._sharp, self._floor = math.inf, _OPEN if gaussian else _SHARP, self.core.sigma
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether the next passes have the cutoff of the noise floor."""
+        return self._sharp != 1
 
     @property
     def floor_gave_way(self) -> bool:

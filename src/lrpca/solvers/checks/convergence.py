@@ -25,12 +25,15 @@ from lrpca.solvers.checks.low_inlier_rows import (
 )
 from lrpca.solvers.checks.other_fits import OtherFit, OtherFits
 from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS
+from lrpca.solvers.checks.unsupported_directions import exchange_unsupported, may_be_unsupported
 from lrpca.solvers.components import Components
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Times that rows and columns are refitted; more often where there is no noise, and each is explained or lost.
 REFITS, _EXACT_REFITS = 2, 4
+# Times that entries are exchanged.
+_EXCHANGES = 4
 # Times that a run continues from another fit.
 _RESTARTS = 2
 # Below this many times the rounding level, or what X moved in the last pass, what is left is no noise.
@@ -107,7 +110,8 @@ class Checks:
         self._matrix, self._survey, self._thresholds, self._rules = matrix, survey, thresholds, rules
         # Rows of weight 0 are fitted like the others, but a run is not judged by them.
         self._judged = survey if weight is None else survey.without_rows(weight == 0)
-        self._refits = 0
+        self._free_rank = free_rank
+        self._refits = self._exchanges = 0
         self._compared = self._doubted = False
         self._restarts = 0
         self._first: Candidate | None = None
@@ -117,6 +121,7 @@ class Checks:
         """Return what was checked so far."""
         return {
             "refits": self._refits,
+            "exchanges": self._exchanges,
             "compared": self._compared,
             "doubted": self._doubted,
             "restarts": self._restarts,
@@ -126,7 +131,8 @@ class Checks:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._refits, self._compared = state["refits"], state["compared"]
+        self._refits, self._exchanges = state["refits"], state["exchanges"]
+        self._compared = state["compared"]
         self._doubted, self._restarts = state["doubted"], state["restarts"]
         self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
@@ -143,6 +149,20 @@ class Checks:
         self._refits += self._matrix.reads > reads
         # Rows of weight 0 are no reason to continue.
         return better and any(map(len, keeping_less(candidate.result.kept, self._judged, REFITTED, SURELY)))
+
+    def wants_exchange(self, candidate: Candidate) -> bool:
+        """Tell whether entries should be exchanged: once, or again where without noise the exchange found something."""
+        if "unsupported_directions" not in self._rules or self._exchanges >= _EXCHANGES:
+            return False
+        return may_be_unsupported(*candidate.factors, self._survey)
+
+    def exchange(self, candidate: Candidate) -> bool:
+        """Exchange entries of rows and columns with a direction of few entries; tell whether any became better."""
+        last = candidate.result
+        better = exchange_unsupported(self._matrix, *candidate.factors, last, self._survey, self._thresholds.wide)
+        candidate.parts.known_values = None
+        self._exchanges += 1 if better and candidate.verdict == "tol" else _EXCHANGES
+        return better
 
     def __call__(self, candidate: Candidate, edge: float) -> Components | Candidate:
         """Return the components to continue with, or what the run ends with; `edge` is that of the noise."""
@@ -162,6 +182,10 @@ class Checks:
             if better is not None and self._restarts < _RESTARTS:
                 return self._restarted(candidate, better, edge)
             candidate.unreliable |= not found_again
+        # No component is absent: the rank that was given may be too small.
+        full = candidate.parts.present == candidate.parts.L.shape[1] and not self._free_rank
+        if self._doubted and full and not candidate.unreliable and candidate.verdict != "tol":
+            candidate.unreliable = self._others.is_too_narrow(*candidate.factors)
         # A fit that explains few entries more than zero does is no low-rank part of Y.
         few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):
@@ -196,7 +220,7 @@ class Checks:
 
     def _restarted(self, candidate: Candidate, other: OtherFit, edge: float) -> Components:
         """Return the components of another fit, to continue with in place of a candidate's."""
-        self._first, self._refits = candidate, 0
+        self._first, self._refits, self._exchanges = candidate, 0, 0
         self._restarts += 1
         self._thresholds.restart(other.threshold)
         return candidate.parts.replaced(other.L, other.R, edge, self._matrix.place)

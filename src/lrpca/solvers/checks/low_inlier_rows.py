@@ -9,7 +9,8 @@ components found so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,16 @@ def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, low_inlier:
     Where much of some row or column is missing, many entries are rejected, or someone has few inliers; never where the
     equations would take more memory than Y.
     """
-    n1, n2 = survey.shape
-    if GRAM_COPIES * (n1 + n2) * rank**2 > max(n1 * n2, SMALL_GRAMS):
+    if not grams_fit(survey.shape, rank):
         return False
     kept = 1.0 if last is None else last.n_kept / max(1.0, survey.entries)
     return survey.least_observed < MOSTLY_OBSERVED or low_inlier or kept < FEW_KEPT
+
+
+def grams_fit(shape: tuple[int, int], rank: int) -> bool:
+    """Tell whether the normal equations of all rows and columns take no more memory than Y."""
+    n1, n2 = shape
+    return GRAM_COPIES * (n1 + n2) * rank**2 <= max(n1 * n2, SMALL_GRAMS)
 
 
 def refit_low_inlier_rows(
@@ -124,16 +130,34 @@ def refit_low_inlier_rows(
     noise, those that keep a little less than the others are refitted too.
     """
     both = keeping_less(last.kept, survey, REFITTED, SURELY if exact else math.inf)
-    if not any(map(len, both)):
-        return False
-    matrix.reads += sum(len(few) / n for few, n in zip(both, matrix.shape, strict=True))
+    return refit_some(matrix, L, R, both, partial(refit_rows, cutoff=cutoff, margin=_BETTER))
+
+
+def refit_some(
+    matrix: DenseMatrix,
+    L: Any,  # (n1, r), changed in place
+    R: Any,  # (n2, r), changed in place
+    both: tuple[Any, Any],
+    refit: Callable[[Any, Any, Any, Any], tuple[Any, Any]],
+) -> bool:
+    """Refit these rows and columns, the other factor fixed; tell whether any became better.
+
+    `refit` takes values, which are observed, the other factor and the present coefficients. It returns coefficients,
+    and which are better.
+    """
+    matrix.reads += sum(len(some) / n for some, n in zip(both, matrix.shape, strict=True))
     better = False
     for axis, (indices, factor, other) in enumerate(zip(both, (L, R), (R, L), strict=True)):
         for group in _in_pieces(indices, _HELD // _LEAST_TAKEN):
             held, chosen = _taken(matrix, axis, group)
             among = np.asarray(other[chosen])
             for some in _in_pieces(np.arange(len(group)), _PIECE // held.shape[1]):
-                better |= _refit(held.take_rows(some), factor, group[some], among, cutoff)
+                part, mine = held.take_rows(some), group[some]
+                observed = observed_entries(part.array, part.mask)
+                values = np.where(observed, part.array, 0).astype(np.promote_types(part.arithmetic, np.float64))
+                best, improved = refit(values, observed, among, np.asarray(factor[mine]))
+                factor[mine[improved]] = best[improved]
+                better |= bool(improved.any())
     return better
 
 
@@ -225,12 +249,3 @@ def _taken(
         return matrix.submatrix(indices, chosen), chosen
     part = matrix.submatrix(chosen, indices)
     return DenseMatrix(part.array.T, None if part.mask is None else part.mask.T), chosen
-
-
-def _refit(part: DenseMatrix, factor: Any, indices: Any, other: Any, cutoff: float) -> bool:
-    """Refit rows, and take the coefficients that are better; tell whether any are."""
-    observed = observed_entries(part.array, part.mask)
-    values = np.where(observed, part.array, 0).astype(np.promote_types(part.arithmetic, np.float64))
-    best, improved = refit_rows(values, observed, other, np.asarray(factor[indices]), cutoff, _BETTER)
-    factor[indices[improved]] = best[improved]
-    return bool(improved.any())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
-from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, polished
-from lrpca.solvers.checks.residual_structure import LEAST_SIDE, structure_left
+from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, polished, widened
+from lrpca.solvers.checks.residual_structure import LEAST_SIDE, STRUCTURED, structure_left
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 from lrpca.solvers.refit import least_absolute_rows
@@ -32,6 +33,8 @@ _BETTER, _SAME, _WORSE, _WITHIN, _ELSEWHERE = 0.1, 0.1, 0.02, 3.0, 0.05
 _CLEARLY = 0.01
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
 _PARSIMONIOUS = 0.25
+# A rank may be too small by so many, or by half of what it should be.
+_MORE = 8
 # Entries of the block (245 x 245), and of pieces that are read to extend its fit to all of Y.
 _BLOCK, _PIECE = 60_000, 1 << 18
 # Of least absolute deviations, where passes over Y do the rest.
@@ -115,7 +118,7 @@ class OtherFits:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
         by_row, by_column = _counts(kept, survey)
         self._thorough = by_row[0].sum() <= (1 - RARE) * by_row[1].sum()
-        if sigma > QUIET * self.block.scale:
+        if sigma > QUIET * self.block.scale or self.block.has_surplus(*self._within(L, R)):
             return True
         if not self._thorough:
             return False
@@ -134,12 +137,26 @@ class OtherFits:
             return False
         return self.block.scored(np.zeros((n1, 0)), np.zeros((n2, 0))).score <= fit.score
 
+    def is_too_narrow(self, L: Any, R: Any) -> bool:
+        """Tell whether a fit of more components explains more, and the spectrum ends with one of these."""
+        L, R = self._within(L, R)
+        block, rank = replace(self.block, rank_is_given=False, price=1.0), L.shape[1]
+        most = min(rank + max(rank, _MORE), min(block.values.shape) // 2)
+        if most <= rank:
+            return False
+        wide = widened(block, block.scored(L, R), most)
+        wide_kept, kept = (
+            np.mean((block.residuals(*fit) <= _WITHIN * wide.sigma)[block.observed]) for fit in (wide[:2], (L, R))
+        )
+        values = np.sort(np.linalg.norm(wide.L, axis=0) * np.linalg.norm(wide.R, axis=0))[::-1][rank - 1 :]
+        gaps = values[:-1] / np.maximum(values[1:], 1e-300)
+        # Of all gaps the largest is the end of the spectrum.
+        ends_later = gaps[0] < gaps.max() and gaps.max() > STRUCTURED
+        return bool(ends_later and wide_kept > kept + _CLEARLY_MORE and block.prefers(wide, block.scored(L, R)))
+
     def prefers(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
         """Tell whether one fit is better than another."""
-        first, second = self.score(*one), self.score(*other)
-        if first.L.shape[1] >= second.L.shape[1]:
-            return self.block.prefers(first, second)
-        return not self.block.prefers(second, first)
+        return self.block.is_better(self.score(*one), self.score(*other))
 
     def is_longer(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
         """Tell whether one fit has a clearly longer description than another."""

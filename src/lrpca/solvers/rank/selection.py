@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lrpca.solvers.block import Block, Fit, fits, narrowed, reannealed, refitted, widened
 
 # Starts are tried up to this rank; beyond, where they take long, fits of neighbouring ranks lead further.
-_WITH_STARTS, _FEW = 12, 2
+_WITH_STARTS = 12
 # Ranks are doubled until one is so many times the best, or no better from the second number on.
 _BEYOND, _ENOUGH = 4, 16
 _MOST, _MOST_PART = 10, 6
@@ -29,19 +29,16 @@ def doubled(most: int) -> list[int]:
 def select_fit(block: Block, ranks: Sequence[int], *others: Fit, thorough: bool = True) -> Fit:
     """Return the best fit of a block, of these ranks or those between them and below.
 
-    Other fits take part; the first is returned as it is where none is better. A search that is not `thorough` tries a
-    few starts of these ranks: for a first fit that rejects nothing, so that no component is made of outliers.
+    Other fits take part; the first is returned as it is where none is better. A search that is not `thorough` tries
+    these ranks only: for a first fit that rejects nothing, so that no component is made of outliers.
     """
     known: dict[int, Fit] = {}
-    # Of many ranks a few starts are tried, and all of them of the best one.
-    many = len(ranks) > _FEW
-    starts = _FEW if many or not thorough else None
     for rank in ranks:
-        known[rank] = _fit(block, rank, known, others, starts)
+        known[rank] = _fit(block, rank, known, others)
         best = _best(block, known)
         if rank >= _BEYOND * best or (rank > best and rank >= _ENOUGH):
             break
-    while thorough or many:
+    while thorough or len(ranks) > 2:
         best = _best(block, known)
         below = max((rank for rank in known if rank < best), default=best - 2)
         above = min((rank for rank in known if rank > best), default=best)
@@ -49,15 +46,32 @@ def select_fit(block: Block, ranks: Sequence[int], *others: Fit, thorough: bool 
         between = [rank for rank in between if abs(rank - best) > best // _RESOLUTION]
         if not between:
             break
-        known[between[0]] = _fit(block, between[0], known, others, _FEW)
-    if many:
-        known[best] = _best_of(block, [known[best], *fits(block, best)])
-    if not thorough and others and known[best] is others[0]:
-        return others[0]
-    return _best_of(block, [known[best], reannealed(block, known[best]), refitted(block, known[best])])
+        known[between[0]] = _fit(block, between[0], known, others)
+    found = known[_best(block, known)]
+    return found if not thorough and others and found is others[0] else improved(block, found, max(ranks))
 
 
-def _fit(block: Block, rank: int, known: dict[int, Fit], others: Sequence[Fit], starts: int | None) -> Fit:
+def improved(block: Block, fit: Fit, most: int) -> Fit:
+    """Return the best fit that moves from one lead to: refits, slower annealing, one component fewer or more."""
+    moves = (refitted, reannealed, _narrower, lambda block, fit: _wider(block, fit, most))
+    idle, k = 0, 0
+    while idle < len(moves):
+        better = _best_of(block, [fit, moves[k % len(moves)](block, fit)])
+        idle, k, fit = 0 if better is not fit else idle + 1, k + 1, better
+    return fit
+
+
+def _narrower(block: Block, fit: Fit) -> Fit:
+    rank = fit.L.shape[1] - max(1, fit.L.shape[1] // _RESOLUTION)
+    return narrowed(block, fit, rank) if rank > 0 else fit
+
+
+def _wider(block: Block, fit: Fit, most: int) -> Fit:
+    rank = min(fit.L.shape[1] + max(1, fit.L.shape[1] // _RESOLUTION), most)
+    return widened(block, fit, rank) if rank > fit.L.shape[1] else fit
+
+
+def _fit(block: Block, rank: int, known: dict[int, Fit], others: Sequence[Fit]) -> Fit:
     candidates = [fit for fit in others if fit.L.shape[1] == rank]
     below, above = [k for k in known if k < rank], [k for k in known if k > rank]
     if below:
@@ -65,14 +79,14 @@ def _fit(block: Block, rank: int, known: dict[int, Fit], others: Sequence[Fit], 
     if above:
         candidates.append(narrowed(block, known[min(above)], rank))
     if rank <= _WITH_STARTS or not candidates:
-        candidates += fits(block, rank, starts)
+        candidates += fits(block, rank)
     return _best_of(block, candidates)
 
 
 def _best_of(block: Block, candidates: Sequence[Fit]) -> Fit:
     best = candidates[0]
     for fit in candidates[1:]:
-        best = fit if block.prefers(fit, best) else best
+        best = fit if block.is_better(fit, best) else best
     return best
 
 
