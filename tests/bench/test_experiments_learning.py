@@ -18,7 +18,7 @@ from lrpca.bench.experiments.measurement import Measurement, Run, Setting, Setup
 from lrpca.bench.experiments.methods import PUBLISHED, Method, Rule
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 
 BASE = Setting(1000)
 TINY = {

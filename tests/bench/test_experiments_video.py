@@ -17,7 +17,7 @@ from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
 from lrpca.bench.experiments.reproduce import EXPERIMENTS, compose
 from lrpca.bench.experiments.video import VIDEO, Clip, VideoSetup, find_footage, load_clip, met, there_and_back
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 
 av = pytest.importorskip("av", reason="needs the extra video")
 TINY = VideoSetup((Clip("ParkingLot1", 48, 27, 30, "street.npy"),), repeat=1, max_iter=40, limit=0.02)

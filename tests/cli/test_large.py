@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("typer", reason="needs the extra cli")
+
 import lrpca
 from lrpca.cli import decompose as cli_decompose
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
 from lrpca.decomposition.zarr import read_sparse
 from tests.helpers.cli import Capsys, Patch, error_line, planted
 
-pytest.importorskip("typer", reason="needs the extra cli")
 zarr = pytest.importorskip("zarr", reason="needs the extra dask")
 
 RANK = 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lrpca
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.cli.memory_limit import LIBRARIES
 from lrpca.core.environment import THREAD_VARIABLES
 

@@ -11,7 +11,7 @@ import scipy.io
 
 import lrpca
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.learn.report import score_of, trained_on
 from lrpca.schedule import shipped
 from tests.helpers.cli import Capsys, Patch, error_line

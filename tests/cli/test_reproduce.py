@@ -16,7 +16,7 @@ from lrpca.bench.experiments import methods
 from lrpca.bench.experiments.measurement import Setup, shares
 from lrpca.bench.experiments.reproduce import EXPERIMENTS
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from tests.helpers.cli import Capsys, Patch, error_line, start
 
 pytest.importorskip("typer", reason="needs the extra cli")

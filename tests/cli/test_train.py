@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("typer", reason="needs the extra cli")
+
 import lrpca
 from lrpca.cli import main
 from lrpca.cli import train as cli_train
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.testing import planted
 from tests.helpers.cli import Capsys, Patch, error_line, start
 from tests.helpers.full_disk import full_disk
 
-pytest.importorskip("typer", reason="needs the extra cli")
 torch = pytest.importorskip("torch", reason="needs the extra learn")
 # Problems that are made: small ones, few layers and few steps.
 MADE = ("--rank", "2", "--shape", "60x50")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("typer", reason="needs the extra cli")
+
 from lrpca.cli import ExitCode, main
 from lrpca.cli.video import tell
 from lrpca.video import Progress, open_frames
 
-pytest.importorskip("typer", reason="needs the extra cli")
 pytest.importorskip("av", reason="PyAV is not installed; pip install lrpca[video]")
 
 from lrpca.video.learning import SceneLearner

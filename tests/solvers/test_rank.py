@@ -13,7 +13,7 @@ import pytest
 
 from lrpca import Decomposition, decompose
 from lrpca.cli import main
-from lrpca.cli.console import ExitCode
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.exceptions import DiagnosisWarning
 from lrpca.solvers.rank.choice import CLEAR, concerns
 from lrpca.testing import planted

@@ -4,70 +4,65 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, exit_codes, exit_with, print_out, read_shape, short_messages, stages
+import typer
+from typer import Argument, Option
+
+from lrpca.cli.console import exit_with, print_out, read_shape, stages
+from lrpca.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.bench.contest import Contest
 
 _SIDE, _RANK = 3000, 5
 _RANK_HELP = "Rank of the low-rank part; required for a FILE, otherwise 5."
 _METHODS = "all, or name,name:option=value,... (repeatable)."
 _THREADS = "Threads of each method (default: OMP_NUM_THREADS and similar, or all processors)."
-_CODES = exit_codes("done; rows that failed say so.", "done and written, but no method gave an answer.")
 
 
-def add_bench(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
+default = Path("lrpca-bench")
 
-    option = typer.Option
-    default = Path("lrpca-bench")
 
-    @app.command(epilog=_CODES)
-    def bench(
-        file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
-        output: Annotated[Path, option("--output", "-o", metavar="DIR", help="Folder of the report.")] = default,
-        methods: Annotated[list[str] | None, option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
-        rank: Annotated[int | None, option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
-        key: Annotated[str | None, option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
-        truth: Annotated[Path | None, option(metavar="FILE", help="The true low-rank matrix of FILE.")] = None,
-        n: Annotated[int | None, option("--n", min=2, metavar="N", help="Make an N x N problem (3000).")] = None,
-        shape: Annotated[str | None, option(metavar="N1xN2", help="Make a problem of that shape.")] = None,
-        outliers: Annotated[float | None, option(metavar="X", help="Share of outliers (default 0.1).")] = None,
-        outlier_size: Annotated[float | None, option(metavar="X", help="Largest, in units of mean |X| (1).")] = None,
-        noise: Annotated[float | None, option(metavar="X", help="Gaussian noise, in units of mean |X| (0).")] = None,
-        missing: Annotated[float | None, option(metavar="X", help="Share of missing entries (0).")] = None,
-        condition: Annotated[float | None, option(metavar="X", help="Largest over smallest singular value.")] = None,
-        placement: Annotated[str | None, option(metavar="WORD", help="uniform, rows, columns, blocks.")] = None,
-        dtype: Annotated[str | None, option(metavar="TYPE", help="float64, float32, complex128, complex64.")] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the problem and of the solvers.")] = 0,
-        tol: Annotated[float | None, option(min=0.0, metavar="X", help="Tolerance for all methods.")] = None,
-        target: Annotated[float, option(metavar="X", help="Report the time to this error.")] = 1e-4,
-        blind: Annotated[bool, option("--blind", help="Do not give methods the true share of outliers.")] = False,
-        repeat: Annotated[int, option(min=1, metavar="K", help="Calls of each method; the median counts.")] = 1,
-        time_limit: Annotated[float, option(metavar="S", help="Maximum time of a call.")] = 300.0,
-        memory_limit: Annotated[float | None, option(metavar="GB", help="Maximum memory of a method.")] = None,
-        threads: Annotated[int | None, option(min=1, metavar="N", help=_THREADS)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace an existing report.")] = False,
-        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
-    ) -> None:
-        """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
-        made = {
-            **{"n": n, "shape": shape, "outliers": outliers, "outlier_size": outlier_size, "noise": noise},
-            **{"missing": missing, "condition": condition, "placement": placement, "dtype": dtype},
-        }
-        source = _Source(file, key, truth, rank, seed, made)
-        conditions = {
-            **{"tol": tol, "target": target, "blind": blind, "repeat": repeat, "time_limit": time_limit},
-            "memory_limit": None if memory_limit is None else memory_limit * 1e9,
-            **{"threads": threads, "seed": seed},
-        }
-        with short_messages():
-            contest = _run(source, methods or ["all"], conditions, output, force=force, quiet=quiet)
-            answered = any(entry.answered for entry in contest.entries)
-            raise typer.Exit(ExitCode.DONE if answered else ExitCode.NOT_CONVERGED)
+def bench(
+    file: Annotated[Path | None, Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of the report.")] = default,
+    methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
+    rank: Annotated[int | None, Option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
+    key: Annotated[str | None, Option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
+    truth: Annotated[Path | None, Option(metavar="FILE", help="The true low-rank matrix of FILE.")] = None,
+    n: Annotated[int | None, Option("--n", min=2, metavar="N", help="Make an N x N problem (3000).")] = None,
+    shape: Annotated[str | None, Option(metavar="N1xN2", help="Make a problem of that shape.")] = None,
+    outliers: Annotated[float | None, Option(metavar="X", help="Share of outliers (default 0.1).")] = None,
+    outlier_size: Annotated[float | None, Option(metavar="X", help="Largest, in units of mean |X| (1).")] = None,
+    noise: Annotated[float | None, Option(metavar="X", help="Gaussian noise, in units of mean |X| (0).")] = None,
+    missing: Annotated[float | None, Option(metavar="X", help="Share of missing entries (0).")] = None,
+    condition: Annotated[float | None, Option(metavar="X", help="Largest over smallest singular value.")] = None,
+    placement: Annotated[str | None, Option(metavar="WORD", help="uniform, rows, columns, blocks.")] = None,
+    dtype: Annotated[str | None, Option(metavar="TYPE", help="float64, float32, complex128, complex64.")] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the problem and of the solvers.")] = 0,
+    tol: Annotated[float | None, Option(min=0.0, metavar="X", help="Tolerance for all methods.")] = None,
+    target: Annotated[float, Option(metavar="X", help="Report the time to this error.")] = 1e-4,
+    blind: Annotated[bool, Option("--blind", help="Do not give methods the true share of outliers.")] = False,
+    repeat: Annotated[int, Option(min=1, metavar="K", help="Calls of each method; the median counts.")] = 1,
+    time_limit: Annotated[float, Option(metavar="S", help="Maximum time of a call.")] = 300.0,
+    memory_limit: Annotated[float | None, Option(metavar="GB", help="Maximum memory of a method.")] = None,
+    threads: Annotated[int | None, Option(min=1, metavar="N", help=_THREADS)] = None,
+    force: Annotated[bool, Option("--force", "-f", help="Replace an existing report.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+) -> None:
+    """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
+    made = {
+        **{"n": n, "shape": shape, "outliers": outliers, "outlier_size": outlier_size, "noise": noise},
+        **{"missing": missing, "condition": condition, "placement": placement, "dtype": dtype},
+    }
+    source = _Source(file, key, truth, rank, seed, made)
+    conditions = {
+        **{"tol": tol, "target": target, "blind": blind, "repeat": repeat, "time_limit": time_limit},
+        "memory_limit": None if memory_limit is None else memory_limit * 1e9,
+        **{"threads": threads, "seed": seed},
+    }
+    contest = _run(source, methods or ["all"], conditions, output, force=force, quiet=quiet)
+    answered = any(entry.answered for entry in contest.entries)
+    raise typer.Exit(ExitCode.DONE if answered else ExitCode.NOT_CONVERGED)
 
 
 @dataclass(frozen=True)

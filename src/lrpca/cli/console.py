@@ -1,6 +1,5 @@
-"""Exit codes, one-line messages, progress and tables of all commands of ``lrpca``."""
+"""One-line messages, progress and tables of all commands of ``lrpca``."""
 
-import enum
 import re
 import signal
 import sys
@@ -11,56 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.table import Table
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Column, Table
+from rich.text import Text
+
+from lrpca.cli.exit_codes import NOTHING_LEFT, ExitCode
 
 LIVE_ROWS = 12
 # Minimal seconds between two lines of progress, if stderr is not a terminal.
 INTERVAL = 60.0
-NOTHING_LEFT = "nothing half-written is left"
-
-
-def exit_codes(done: str, unsatisfying: str | None = None) -> str:
-    """Return the end of a help text, with the meaning of code 0 and, where the command has it, of code 4."""
-    return "\n".join(
-        [
-            "Exit codes:",
-            f"0    {done}",
-            "1    unexpected failure.",
-            "2    wrong usage, or an extra is not installed.",
-            "3    the input cannot be read or is refused.",
-            *([f"4    {unsatisfying}"] if unsatisfying else []),
-            "5    the output cannot be written.",
-            "130  interrupted by Ctrl-C (143: by SIGTERM), nothing half-written.",
-            "141  what is printed is no longer read (a closed pipe).",
-        ]
-    )
-
-
-class ExitCode(enum.IntEnum):
-    """Meaning of the exit status of ``lrpca``."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    INPUT = 3
-    NOT_CONVERGED = 4
-    OUTPUT = 5
-    INTERRUPTED = 130
-    UNREAD = 141
-    TERMINATED = 143
-
-
-EXIT_CODES = exit_codes("done and converged.", "done and written, but not converged.")
 
 
 @contextmanager
 def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
     """Turn expected errors (OSError and ValueError by default) into one line on stderr and an exit code."""
-    import typer
-
     expected = errors or (OSError, ValueError)
     try:
         yield
@@ -83,7 +50,6 @@ def exit_with(code: ExitCode, *errors: type[Exception]) -> Iterator[None]:
 @contextmanager
 def short_messages() -> Iterator[None]:
     """Show warnings as one line, and end with one line on Ctrl-C and on SIGTERM."""
-    import typer
 
     def show(message: Warning | str, *_: object) -> None:
         typer.echo(f"lrpca: warning: {message}", err=True)
@@ -122,7 +88,7 @@ class Shown:
 
 
 @contextmanager
-def stages() -> Iterator["Callable[[str], None]"]:
+def stages() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the stage of the work: live on a terminal, otherwise one line each."""
     with live_rows(quiet=False, doing="", first="starting") as show:
         yield show.stage
@@ -135,12 +101,6 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator[Shown]:
     On a terminal, the last rows are shown live, below what is being done (`first`, until the first row comes).
     Otherwise rows and stages make a line each, and news within a stage a line a minute at most.
     """
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.table import Column, Table
-    from rich.text import Text
-
     if quiet:
         yield Shown(lambda row: None, lambda text: None, lambda text: None)
     elif not sys.stderr.isatty():
@@ -166,8 +126,6 @@ def live_rows(quiet: bool, doing: str, first: str) -> Iterator[Shown]:
 
 def _lines() -> Shown:
     """Return functions that show everything as lines, without control characters."""
-    import typer
-
     said = time.monotonic()
 
     def write(text: str) -> None:
@@ -189,27 +147,19 @@ def _lines() -> Shown:
 
 def print_pairs(rows: dict[str, str]) -> None:
     """Print names and values on stdout."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
     table = Table(Column(style="bold"), Column(overflow="fold"), box=None, show_header=False, padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, Text(value))
     print_out(table)
 
 
-def print_out(*parts: "str | Table") -> None:
+def print_out(*parts: str | Table) -> None:
     """Print each part on stdout; in a file or a pipe, long lines and paths are not broken."""
-    from rich.console import Console
-
     Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(*parts, sep="\n")
 
 
-def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = 3) -> "Table":
+def grid(columns: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = 3) -> Table:
     """Return a table; numbers are right-aligned and have so many digits."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
         numeric = any(isinstance(row[k], int | float) and not isinstance(row[k], bool) for row in rows)

@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import EXIT_CODES, ExitCode, exit_with, live_rows, print_pairs, short_messages
+import typer
+from typer import Argument, Option
+
+from lrpca.cli.console import exit_with, live_rows, print_pairs
+from lrpca.cli.exit_codes import ExitCode
 from lrpca.core.devices import bytes_in_words
 from lrpca.matrices.chunked.progress import Reading
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.decomposition.result import Decomposition
     from lrpca.solvers.base import State
 
@@ -40,82 +42,74 @@ _CHECKPOINT = "File to save the run in; the same command resumes from it (method
 _PATIENCE = 10
 
 
-def add_decompose(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
+def decompose(
+    file: Annotated[list[Path], Argument(metavar="FILE...", help=_INPUTS)],
+    output: Annotated[Path, Option("--output", "-o", metavar="OUT", help=_OUTPUTS)],
+    rank: Annotated[str, Option("--rank", "-r", metavar="N", help=_RANK)] = "auto",
+    method: Annotated[str, Option("--method", "-m", metavar="NAME", help=_METHOD)] = "lrpca",
+    sparse: Annotated[bool, Option("--sparse", help=_SPARSE)] = False,
+    low_rank: Annotated[bool, Option("--low-rank", help="Also write L Rᵀ, as a full matrix.")] = False,
+    layout: Annotated[str | None, Option(metavar="WORD", help=_LAYOUT)] = None,
+    key: Annotated[str | None, Option(metavar="NAME", help=_KEY)] = None,
+    header: Annotated[bool | None, Option("--header/--no-header", help=_HEADER)] = None,
+    schedule: Annotated[str | None, Option(metavar="NAME", help=_SCHEDULES)] = None,
+    tol: Annotated[float | None, Option(min=0.0, metavar="X", help=_TOL)] = None,
+    max_iter: Annotated[int | None, Option(min=1, metavar="N", help="Maximum number of iterations.")] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Random seed.")] = 0,
+    scheduler: Annotated[str | None, Option(metavar="ADDRESS", help=_SCHEDULER)] = None,
+    checkpoint: Annotated[Path | None, Option(metavar="PATH", help=_CHECKPOINT)] = None,
+    force: Annotated[bool, Option("--force", "-f", help="Replace an existing result.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
+    from lrpca.cli.memory_limit import WORK, require_memory
+    from lrpca.cli.models import load_schedule
+    from lrpca.decompose import check_settings
+    from lrpca.decomposition import writing
 
-    option = typer.Option
-
-    @app.command(epilog=EXIT_CODES)
-    def decompose(
-        file: Annotated[list[Path], typer.Argument(metavar="FILE...", help=_INPUTS)],
-        output: Annotated[Path, option("--output", "-o", metavar="OUT", help=_OUTPUTS)],
-        rank: Annotated[str, option("--rank", "-r", metavar="N", help=_RANK)] = "auto",
-        method: Annotated[str, option("--method", "-m", metavar="NAME", help=_METHOD)] = "lrpca",
-        sparse: Annotated[bool, option("--sparse", help=_SPARSE)] = False,
-        low_rank: Annotated[bool, option("--low-rank", help="Also write L Rᵀ, as a full matrix.")] = False,
-        layout: Annotated[str | None, option(metavar="WORD", help=_LAYOUT)] = None,
-        key: Annotated[str | None, option(metavar="NAME", help=_KEY)] = None,
-        header: Annotated[bool | None, option("--header/--no-header", help=_HEADER)] = None,
-        schedule: Annotated[str | None, option(metavar="NAME", help=_SCHEDULES)] = None,
-        tol: Annotated[float | None, option(min=0.0, metavar="X", help=_TOL)] = None,
-        max_iter: Annotated[int | None, option(min=1, metavar="N", help="Maximum number of iterations.")] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Random seed.")] = 0,
-        scheduler: Annotated[str | None, option(metavar="ADDRESS", help=_SCHEDULER)] = None,
-        checkpoint: Annotated[Path | None, option(metavar="PATH", help=_CHECKPOINT)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace an existing result.")] = False,
-        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
-        as_json: Annotated[bool, option("--json", help="Print the summary as JSON.")] = False,
-    ) -> None:
-        """Split the matrix in FILE into a low-rank part L Rᵀ and sparse outliers S."""
-        with short_messages():
-            from lrpca.cli.memory_limit import WORK, require_memory
-            from lrpca.cli.models import load_schedule
-            from lrpca.decompose import check_settings
-            from lrpca.decomposition import writing
-
-            with exit_with(ExitCode.OUTPUT):
-                writing.check_writable(output, overwrite=force, sources=file)
-            # An OSError is about the checkpoint.
-            with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-                stored = _checked_layout(layout, output, sparse)
-                asked: dict[str, Any] = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter}
-                asked |= {"random_state": seed} | _checked_method(method, checkpoint)
-            with exit_with(ExitCode.INPUT):
-                asked["schedule"] = None if schedule is None else load_schedule(schedule)
-            with exit_with(ExitCode.USAGE, ValueError):
-                check_settings(**{name: value for name, value in asked.items() if name != "options"})
-            with _connected(scheduler):
-                reads = _Reads()
-                with exit_with(ExitCode.INPUT):
-                    Y = reads.open(file, key, header, by_blocks=scheduler is not None)
-                    require_memory(WORK, "to work with beside Y")
-                with exit_with(ExitCode.OUTPUT):
-                    compressed = output.suffix.lower() == ".zarr"
-                    writing.check_disk_space(output, reads, low_rank + (sparse and not compressed))
-                began = time.perf_counter()
-                with exit_with(ExitCode.INPUT), _resumable(checkpoint):
-                    d = _solve(Y, asked, reads, quiet)
-                total = {"total_seconds": time.perf_counter() - began} | reads.summary()
-                with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
-                    written = writing.write_result(
-                        d,
-                        output,
-                        sparse=sparse,
-                        low_rank=low_rank,
-                        layout=stored,
-                        tell=lambda part, reading: show.say(_progress(f"writing {part}", reading)),
-                    )
-            summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
-            summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
-            if reads.names is not None:
-                summary["names"] = reads.names
-            summary |= writing.summarize(d) | total
-            if d.rank_choice is not None:
-                # Infinite if there is no noise at all, not even rounding.
-                summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
-            _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
-            raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
+    with exit_with(ExitCode.OUTPUT):
+        writing.check_writable(output, overwrite=force, sources=file)
+    # An OSError is about the checkpoint.
+    with exit_with(ExitCode.OUTPUT, OSError), exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
+        stored = _checked_layout(layout, output, sparse)
+        asked: dict[str, Any] = {"rank": _read_rank(rank), "tol": tol, "max_iter": max_iter}
+        asked |= {"random_state": seed} | _checked_method(method, checkpoint)
+    with exit_with(ExitCode.INPUT):
+        asked["schedule"] = None if schedule is None else load_schedule(schedule)
+    with exit_with(ExitCode.USAGE, ValueError):
+        check_settings(**{name: value for name, value in asked.items() if name != "options"})
+    with _connected(scheduler):
+        reads = _Reads()
+        with exit_with(ExitCode.INPUT):
+            Y = reads.open(file, key, header, by_blocks=scheduler is not None)
+            require_memory(WORK, "to work with beside Y")
+        with exit_with(ExitCode.OUTPUT):
+            compressed = output.suffix.lower() == ".zarr"
+            writing.check_disk_space(output, reads, low_rank + (sparse and not compressed))
+        began = time.perf_counter()
+        with exit_with(ExitCode.INPUT), _resumable(checkpoint):
+            d = _solve(Y, asked, reads, quiet)
+        total = {"total_seconds": time.perf_counter() - began} | reads.summary()
+        with exit_with(ExitCode.OUTPUT), live_rows(quiet, "writing", "writing") as show:
+            written = writing.write_result(
+                d,
+                output,
+                sparse=sparse,
+                low_rank=low_rank,
+                layout=stored,
+                tell=lambda part, reading: show.say(_progress(f"writing {part}", reading)),
+            )
+    summary: dict[str, Any] = {"input": [str(name) for name in file] if len(file) > 1 else str(file[0])}
+    summary |= {"shape": reads.shape, "dtype": str(reads.dtype)}
+    if reads.names is not None:
+        summary["names"] = reads.names
+    summary |= writing.summarize(d) | total
+    if d.rank_choice is not None:
+        # Infinite if there is no noise at all, not even rounding.
+        summary["rank_gap"] = min(d.rank_choice.gap, sys.float_info.max)
+    _report(summary | {"output": [str(name) for name in written]}, quiet, as_json)
+    raise typer.Exit(ExitCode.DONE if d.converged else ExitCode.NOT_CONVERGED)
 
 
 def _solve(Y: Any, asked: dict[str, Any], reads: "_Reads", quiet: bool) -> "Decomposition":
@@ -291,8 +285,6 @@ def _text(value: float | None, form: str) -> str:
 
 def _report(summary: dict[str, Any], quiet: bool, as_json: bool) -> None:
     """Print the summary on stdout, and on stderr why the iteration stopped if it did not converge."""
-    import typer
-
     if as_json:
         typer.echo(json.dumps(summary, allow_nan=False))
     elif not quiet:

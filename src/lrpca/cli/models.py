@@ -6,52 +6,46 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, exit_codes, exit_with, grid, print_out, print_pairs, short_messages
+import typer
+from typer import Argument, Option
+
+from lrpca.cli.console import exit_with, grid, print_out, print_pairs
+from lrpca.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.schedule import Schedule
 
 _NAME = "A shipped model, a .json file or a published .mat file. Without it, all shipped models are listed."
 _PLOT = "Plot the training of NAME."
 
 
-def add_models(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
+def models(
+    name: Annotated[str | None, Argument(metavar="[NAME]", help=_NAME)] = None,
+    plot: Annotated[Path | None, Option(metavar="FILE.png", help=_PLOT)] = None,
+    force: Annotated[bool, Option("--force", "-f", help="Replace an existing picture.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """List the shipped schedules, or show the numbers and the origin of one."""
+    from lrpca.schedule import Schedule, shipped
 
-    option = typer.Option
-
-    @app.command(epilog=exit_codes("shown."))
-    def models(
-        name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAME)] = None,
-        plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace an existing picture.")] = False,
-        as_json: Annotated[bool, option("--json", help="Print everything as JSON.")] = False,
-    ) -> None:
-        """List the shipped schedules, or show the numbers and the origin of one."""
-        with short_messages():
-            from lrpca.schedule import Schedule, shipped
-
-            if name is None:
-                with exit_with(ExitCode.USAGE, ValueError):
-                    if plot is not None:
-                        raise ValueError(f"--plot={plot} needs a model; give NAME")
-                found = {known: Schedule.load(known) for known in shipped()}
-                if as_json:
-                    _print_json([{"name": known, **asdict(schedule)} for known, schedule in found.items()])
-                else:
-                    print_out(grid(_COLUMNS, [_row(known, schedule) for known, schedule in found.items()]))
-                return
-            with exit_with(ExitCode.INPUT):
-                schedule = load_schedule(name)
+    if name is None:
+        with exit_with(ExitCode.USAGE, ValueError):
             if plot is not None:
-                draw(schedule, plot, force=force)
-            if as_json:
-                _print_json({"name": name, **asdict(schedule)})
-            else:
-                _show(name, schedule)
+                raise ValueError(f"--plot={plot} needs a model; give NAME")
+        found = {known: Schedule.load(known) for known in shipped()}
+        if as_json:
+            _print_json([{"name": known, **asdict(schedule)} for known, schedule in found.items()])
+        else:
+            print_out(grid(_COLUMNS, [_row(known, schedule) for known, schedule in found.items()]))
+        return
+    with exit_with(ExitCode.INPUT):
+        schedule = load_schedule(name)
+    if plot is not None:
+        draw(schedule, plot, force=force)
+    if as_json:
+        _print_json({"name": name, **asdict(schedule)})
+    else:
+        _show(name, schedule)
 
 
 def load_schedule(name: str) -> "Schedule":
@@ -93,8 +87,6 @@ def _layers(schedule: "Schedule") -> str:
 
 
 def _print_json(content: Any) -> None:
-    import typer
-
     typer.echo(json.dumps(content, allow_nan=False))
 
 

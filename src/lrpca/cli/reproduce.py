@@ -3,50 +3,41 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, exit_codes, exit_with, grid, print_out, short_messages, stages
+from typer import Argument, Option
+
+from lrpca.cli.console import exit_with, grid, print_out, stages
+from lrpca.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.bench.experiments.reproduce import Reproduction
 
 _VIDEO = "Footage for 'video': a file or folder of pictures; repeat it, in turn for the clips."
 
 
-def add_reproduce(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
+def reproduce(
+    name: Annotated[str, Argument(metavar="[NAME]", help="Which comparison; 'list' shows them.")] = "list",
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of NAME.json and NAME.html.")] = Path(
+        "lrpca-reproduce"
+    ),
+    quick: Annotated[bool, Option("--quick", help="A small form: seconds instead of minutes, no verdicts.")] = False,
+    repeat: Annotated[int | None, Option(min=1, metavar="K", help="Problems for each setting.")] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
+    video: Annotated[list[str] | None, Option(metavar="FILE", help=_VIDEO)] = None,
+    force: Annotated[bool, Option("--force", "-f", help="Replace numbers and a page that exist.")] = False,
+) -> None:
+    """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
+    from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment
 
-    option = typer.Option
-
-    @app.command(epilog=exit_codes("measured and written, whatever was confirmed."))
-    def reproduce(
-        name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which comparison; 'list' shows them.")] = "list",
-        output: Annotated[
-            Path, option("--output", "-o", metavar="DIR", help="Folder of NAME.json and NAME.html.")
-        ] = Path("lrpca-reproduce"),
-        quick: Annotated[
-            bool, option("--quick", help="A small form: seconds instead of minutes, no verdicts.")
-        ] = False,
-        repeat: Annotated[int | None, option(min=1, metavar="K", help="Problems for each setting.")] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
-        video: Annotated[list[str] | None, option(metavar="FILE", help=_VIDEO)] = None,
-        force: Annotated[bool, option("--force", "-f", help="Replace numbers and a page that exist.")] = False,
-    ) -> None:
-        """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
-        with short_messages():
-            from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment
-
-            if name == "list":
-                rows = [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
-                print_out(grid(["name", "what it measures"], rows))
-                return
-            with exit_with(ExitCode.USAGE, ValueError):
-                find_experiment(name)
-                if video and name != "video":
-                    raise ValueError(f"--video={video[0]} is not used by {name!r}; leave it out, or use 'video'")
-            settings = {"quick": quick, "repeat": repeat, "random_state": seed, "videos": video or []}
-            _show(_run(name, output, settings | {"overwrite": force}))
+    if name == "list":
+        rows = [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
+        print_out(grid(["name", "what it measures"], rows))
+        return
+    with exit_with(ExitCode.USAGE, ValueError):
+        find_experiment(name)
+        if video and name != "video":
+            raise ValueError(f"--video={video[0]} is not used by {name!r}; leave it out, or use 'video'")
+    settings = {"quick": quick, "repeat": repeat, "random_state": seed, "videos": video or []}
+    _show(_run(name, output, settings | {"overwrite": force}))
 
 
 def _run(name: str, output: Path, settings: dict[str, Any]) -> "Reproduction":

@@ -10,29 +10,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from typer import Argument, Option
+
 from lrpca.cli.console import (
-    NOTHING_LEFT,
-    ExitCode,
     Shown,
-    exit_codes,
     exit_with,
     grid,
     live_rows,
     print_out,
     print_pairs,
     read_shape,
-    short_messages,
 )
+from lrpca.cli.exit_codes import NOTHING_LEFT, ExitCode
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.learn import Progress
     from lrpca.learn.problems import PaperProblems, Source
     from lrpca.schedule import Schedule
 
 _SIDE, _RANK, _OUTLIERS = 1000, 5, 0.1
-_CODES = exit_codes("trained and written.", "training diverged, no model is written.")
 _FILES = "Matrices to train on. Without them, problems are generated."
 _RANK_HELP = "Rank. Required for FILES; default 5."
 _SHAPE = "Shape of generated problems; default 1000x1000."
@@ -52,58 +49,50 @@ _DEVICE = "Device for the matrices: cpu, cuda, or e.g. cuda:1."
 _PLOT = "Plot the error of each layer and the score during training."
 
 
-def add_train(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
-
-    option = typer.Option
-
-    @app.command(epilog=_CODES)
-    def train(
-        ctx: typer.Context,
-        output: Annotated[Path, option("--output", "-o", metavar="MODEL.json", help="File to write the model to.")],
-        files: Annotated[list[Path] | None, typer.Argument(metavar="[FILES...]", help=_FILES)] = None,
-        rank: Annotated[int | None, option("--rank", "-r", metavar="N", help=_RANK_HELP)] = None,
-        shape: Annotated[str | None, option(metavar="N1xN2", help=_SHAPE)] = None,
-        outliers: Annotated[float | None, option(metavar="X", help=_SHARE)] = None,
-        mixture: Annotated[bool, option("--mixture", help=_MIXTURE)] = False,
-        truth: Annotated[list[Path] | None, option(metavar="FILE", help=_TRUTH)] = None,
-        labels: Annotated[str | None, option(metavar="METHOD", help=_LABELS)] = None,
-        model: Annotated[str, option(metavar="WORD", help=_MODEL)] = "frmnn",
-        form: Annotated[str | None, option(metavar="WORD", help=_FORM)] = None,
-        way: Annotated[str, option(metavar="WORD", help=_WAY)] = "fast",
-        begin: Annotated[str | None, option(metavar="NAME", help=_BEGIN)] = None,
-        layers: Annotated[int | None, option(metavar="N", help="Number of layers with their own numbers.")] = None,
-        depth: Annotated[int | None, option(metavar="N", help="Number of layers in the loss.")] = None,
-        steps: Annotated[int | None, option(metavar="N", help="Number of training steps.")] = None,
-        learning_rate: Annotated[
-            float | None, option(metavar="X", help="Learning rate at the start; with --way paper, that of the steps.")
-        ] = None,
-        patience: Annotated[int | None, option(metavar="N", help=_PATIENCE)] = None,
-        floor: Annotated[float | None, option(metavar="X", help=_FLOOR)] = None,
-        seed: Annotated[int, option(min=0, metavar="N", help="Random seed.")] = 0,
-        device: Annotated[str, option(metavar="WORD", help=_DEVICE)] = "cpu",
-        checkpoint: Annotated[Path | None, option(metavar="FILE.json", help=_CHECKPOINT)] = None,
-        resume: Annotated[bool, option("--resume", help="Resume from the checkpoint.")] = False,
-        plot: Annotated[Path | None, option(metavar="FILE.png", help=_PLOT)] = None,
-        force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
-        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
-    ) -> None:
-        """Learn a schedule from generated problems, or from your own matrices in FILES."""
-        material = _Material(tuple(files or ()), tuple(truth or ()), labels, mixture, rank, shape, outliers)
-        beside = output.with_name(f"{output.stem}.checkpoint.json")
-        places = _Places(output, checkpoint or beside, plot, resume, force)
-        settings = {
-            **{"model": model, "form": form, "way": way, "layers": layers, "depth": depth, "steps": steps},
-            **{"learning_rate": learning_rate, "patience": patience, "random_state": seed, "device": device},
-        }
-        # The command that makes this model from the beginning.
-        words = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
-        command = shlex.join(["lrpca", *(word for word in words if word != "--resume")])
-        with short_messages():
-            schedule = _run(material, places, settings, begin, floor, command, quiet)
-            if not quiet:
-                _report(schedule, material, places)
+def train(
+    ctx: typer.Context,
+    output: Annotated[Path, Option("--output", "-o", metavar="MODEL.json", help="File to write the model to.")],
+    files: Annotated[list[Path] | None, Argument(metavar="[FILES...]", help=_FILES)] = None,
+    rank: Annotated[int | None, Option("--rank", "-r", metavar="N", help=_RANK_HELP)] = None,
+    shape: Annotated[str | None, Option(metavar="N1xN2", help=_SHAPE)] = None,
+    outliers: Annotated[float | None, Option(metavar="X", help=_SHARE)] = None,
+    mixture: Annotated[bool, Option("--mixture", help=_MIXTURE)] = False,
+    truth: Annotated[list[Path] | None, Option(metavar="FILE", help=_TRUTH)] = None,
+    labels: Annotated[str | None, Option(metavar="METHOD", help=_LABELS)] = None,
+    model: Annotated[str, Option(metavar="WORD", help=_MODEL)] = "frmnn",
+    form: Annotated[str | None, Option(metavar="WORD", help=_FORM)] = None,
+    way: Annotated[str, Option(metavar="WORD", help=_WAY)] = "fast",
+    begin: Annotated[str | None, Option(metavar="NAME", help=_BEGIN)] = None,
+    layers: Annotated[int | None, Option(metavar="N", help="Number of layers with their own numbers.")] = None,
+    depth: Annotated[int | None, Option(metavar="N", help="Number of layers in the loss.")] = None,
+    steps: Annotated[int | None, Option(metavar="N", help="Number of training steps.")] = None,
+    learning_rate: Annotated[
+        float | None, Option(metavar="X", help="Learning rate at the start; with --way paper, that of the steps.")
+    ] = None,
+    patience: Annotated[int | None, Option(metavar="N", help=_PATIENCE)] = None,
+    floor: Annotated[float | None, Option(metavar="X", help=_FLOOR)] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Random seed.")] = 0,
+    device: Annotated[str, Option(metavar="WORD", help=_DEVICE)] = "cpu",
+    checkpoint: Annotated[Path | None, Option(metavar="FILE.json", help=_CHECKPOINT)] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume from the checkpoint.")] = False,
+    plot: Annotated[Path | None, Option(metavar="FILE.png", help=_PLOT)] = None,
+    force: Annotated[bool, Option("--force", "-f", help=_FORCE)] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+) -> None:
+    """Learn a schedule from generated problems, or from your own matrices in FILES."""
+    material = _Material(tuple(files or ()), tuple(truth or ()), labels, mixture, rank, shape, outliers)
+    beside = output.with_name(f"{output.stem}.checkpoint.json")
+    places = _Places(output, checkpoint or beside, plot, resume, force)
+    settings = {
+        **{"model": model, "form": form, "way": way, "layers": layers, "depth": depth, "steps": steps},
+        **{"learning_rate": learning_rate, "patience": patience, "random_state": seed, "device": device},
+    }
+    # The command that makes this model from the beginning.
+    words = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
+    command = shlex.join(["lrpca", *(word for word in words if word != "--resume")])
+    schedule = _run(material, places, settings, begin, floor, command, quiet)
+    if not quiet:
+        _report(schedule, material, places)
 
 
 @dataclass(frozen=True)

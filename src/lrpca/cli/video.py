@@ -6,15 +6,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lrpca.cli.console import ExitCode, Shown, exit_codes, exit_with, live_rows, print_pairs, short_messages
+import typer
+from typer import Argument, Option
+
+from lrpca.cli.console import Shown, exit_with, live_rows, print_pairs
+from lrpca.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    import typer
-
     from lrpca.video import Progress, Separation
     from lrpca.video.request import Request
 
-_CODES = exit_codes("separated and written.", "written, but the clip breaks off: only the frames before are separated.")
 _IN = "A video file, or a folder of pictures."
 _OUT = "Folder for the videos and the page; default: IN-separated."
 _RANK = "Number of background components; 2 suits a scene under changing light."
@@ -33,52 +34,44 @@ _LEARNING = "learning the background (the first run compiles)"
 _RESTLESS = 0.5
 
 
-def add_video(app: "typer.Typer") -> None:
-    """Add the command to the application."""
-    import typer
+def video(
+    file: Annotated[Path, Argument(metavar="IN", help=_IN)],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="DIR", help=_OUT)] = None,
+    sensitivity: Annotated[float, Option("--sensitivity", "-s", metavar="X", help=_SENSITIVITY)] = 1.0,
+    roi: Annotated[str | None, Option(metavar="BOX", help=_ROI)] = None,
+    ignore: Annotated[str | None, Option(metavar="BOX", help=_IGNORE)] = None,
+    masks: Annotated[str, Option(metavar="WORD", help=_MASKS)] = "video",
+    grey: Annotated[bool | None, Option("--grey/--colour", help=_GREY)] = None,
+    downscale: Annotated[int | None, Option(metavar="N", help=_DOWNSCALE)] = None,
+    rank: Annotated[int, Option("--rank", "-r", metavar="N", help=_RANK)] = 2,
+    no_clean: Annotated[bool, Option("--no-clean", help=_NO_CLEAN)] = False,
+    window: Annotated[int | None, Option(metavar="N", help=_WINDOW)] = None,
+    force: Annotated[bool, Option("--force", "-f", help=_FORCE)] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
+) -> None:
+    """Split a clip into background and moving objects; write videos, masks and a page."""
+    folder = _default_output(file) if output is None else output
+    settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
+    settings |= {"window": window, "masks": masks, "downscale": downscale, "overwrite": force}
+    with exit_with(ExitCode.USAGE, ValueError):
+        settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
+        _check(settings)
+    with exit_with(ExitCode.INPUT):
+        _check_clip(file, settings)
+    with exit_with(ExitCode.OUTPUT):
+        from lrpca.video.outputs import check_output
 
-    option = typer.Option
-
-    @app.command(epilog=_CODES)
-    def video(
-        file: Annotated[Path, typer.Argument(metavar="IN", help=_IN)],
-        output: Annotated[Path | None, option("--output", "-o", metavar="DIR", help=_OUT)] = None,
-        sensitivity: Annotated[float, option("--sensitivity", "-s", metavar="X", help=_SENSITIVITY)] = 1.0,
-        roi: Annotated[str | None, option(metavar="BOX", help=_ROI)] = None,
-        ignore: Annotated[str | None, option(metavar="BOX", help=_IGNORE)] = None,
-        masks: Annotated[str, option(metavar="WORD", help=_MASKS)] = "video",
-        grey: Annotated[bool | None, option("--grey/--colour", help=_GREY)] = None,
-        downscale: Annotated[int | None, option(metavar="N", help=_DOWNSCALE)] = None,
-        rank: Annotated[int, option("--rank", "-r", metavar="N", help=_RANK)] = 2,
-        no_clean: Annotated[bool, option("--no-clean", help=_NO_CLEAN)] = False,
-        window: Annotated[int | None, option(metavar="N", help=_WINDOW)] = None,
-        force: Annotated[bool, option("--force", "-f", help=_FORCE)] = False,
-        quiet: Annotated[bool, option("--quiet", "-q", help="Print only warnings and errors.")] = False,
-    ) -> None:
-        """Split a clip into background and moving objects; write videos, masks and a page."""
-        folder = _default_output(file) if output is None else output
-        with short_messages():
-            settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
-            settings |= {"window": window, "masks": masks, "downscale": downscale, "overwrite": force}
-            with exit_with(ExitCode.USAGE, ValueError):
-                settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
-                _check(settings)
-            with exit_with(ExitCode.INPUT):
-                _check_clip(file, settings)
-            with exit_with(ExitCode.OUTPUT):
-                from lrpca.video.outputs import check_output
-
-                check_output(folder, file, masks, overwrite=force)
-            result = _run(file, folder, settings, quiet)
-            stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
-            for note in result.notes:
-                before = f"the {result.n_frames} frames before are separated and written"
-                typer.echo(f"lrpca: {note}; {before}{stays}", err=True)
-            if (moving := result.scenes[-1][1].dynamic.mean()) > _RESTLESS:
-                typer.echo(f"lrpca: warning: {moving:.0%} {_ADVICE}", err=True)
-            if not quiet:
-                _report(result)
-            raise typer.Exit(ExitCode.DONE if result.complete else ExitCode.NOT_CONVERGED)
+        check_output(folder, file, masks, overwrite=force)
+    result = _run(file, folder, settings, quiet)
+    stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
+    for note in result.notes:
+        before = f"the {result.n_frames} frames before are separated and written"
+        typer.echo(f"lrpca: {note}; {before}{stays}", err=True)
+    if (moving := result.scenes[-1][1].dynamic.mean()) > _RESTLESS:
+        typer.echo(f"lrpca: warning: {moving:.0%} {_ADVICE}", err=True)
+    if not quiet:
+        _report(result)
+    raise typer.Exit(ExitCode.DONE if result.complete else ExitCode.NOT_CONVERGED)
 
 
 def _default_output(file: Path) -> Path:
