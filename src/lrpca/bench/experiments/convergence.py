@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import ERROR, draw_range, legend_below, style_of
+from lrpca.bench.experiments.drawing import ERROR, Figure, draw_range, legend_below, style_of
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import GOAL, OURS, PUBLISHED, SCALEDGD
 from lrpca.bench.experiments.statistics import in_words
 from lrpca.bench.measuring import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FINE = 1e-6
 # Curves end where the paper's do, at single precision.

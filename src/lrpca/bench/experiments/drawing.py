@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from lrpca.bench.experiments.measurement import Measurement, Setup
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, PUBLISHED, SCALEDGD
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
+# matplotlib is loaded when something is drawn.
+Figure: TypeAlias = "matplotlib.figure.Figure"
 # Colours of the style by family, dashes by member.
 _COLOURS = {"LRPCA": "C0", SCALEDGD: "C1", ALTPROJ: "C2"}
 _DASHES = {PUBLISHED: "--", f"{SCALEDGD}, γ = 1.2": "--", f"{SCALEDGD}, γ = 2": ":", f"{OURS}, own rule": ":"}

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import legend_below
+from lrpca.bench.experiments.drawing import Figure, legend_below
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
 from lrpca.bench.experiments.methods import GOAL, PUBLISHED, Method, Rule
 from lrpca.bench.experiments.statistics import as_count, in_words
 from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FINE = 1e-6
 RETRAINED = ", retrained"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import draw_means
+from lrpca.bench.experiments.drawing import Figure, draw_means
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import OURS, PUBLISHED, SCALEDGD
 from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # "Insensitive": the slowest α at most this many times the fastest. "Slower when larger": at least so much slower at the
 # largest α than at the smallest. "Significantly faster": at most this part of the time, at every α.

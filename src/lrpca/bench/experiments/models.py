@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import ERROR
+from lrpca.bench.experiments.drawing import ERROR, Figure
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup
 from lrpca.bench.experiments.methods import FREE_LAYERS, GOAL, PUBLISHED, Method, Rule
 from lrpca.bench.experiments.statistics import in_words, scientific, typical
 from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FNN, RNN, FRMNN = "FNN", "RNN", "FRMNN"
 SINGLE = ", single precision"

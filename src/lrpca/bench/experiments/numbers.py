@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import lrpca
 from lrpca.bench.experiments import measurement, methods
-from lrpca.bench.experiments.drawing import draw_range, legend_below
+from lrpca.bench.experiments.drawing import Figure, draw_range, legend_below
 from lrpca.bench.experiments.measurement import Claim, Measurement, Run, Say, Setting, Setup, Training, shares
 from lrpca.bench.experiments.methods import FREE_LAYERS, PUBLISHED
 from lrpca.bench.experiments.statistics import digits, typical
 from lrpca.bench.measuring import Table
 from lrpca.schedule import Schedule
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 OURS = "LRPCA, trained here"
 THEOREM_LABEL = "ζ of the theorem, along our iterates"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import median_high
-from typing import TYPE_CHECKING
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import legend_below, mark_shares, style_of
+from lrpca.bench.experiments.drawing import Figure, legend_below, mark_shares, style_of
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Run, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import OURS, SCALEDGD
 from lrpca.bench.measuring import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RECOVERED = methods.GOAL
 ALPHAS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import mean
-from typing import TYPE_CHECKING
 
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import draw_means
+from lrpca.bench.experiments.drawing import Figure, draw_means
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Run, Say, Setting, Setup, shares
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, PUBLISHED, SCALEDGD, WRONG
 from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RULE = 1e-4
 # "Substantially faster": at most this part of the time of the fastest other method, at every α.

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lrpca
 from lrpca.bench.experiments import methods
-from lrpca.bench.experiments.drawing import legend_below
+from lrpca.bench.experiments.drawing import Figure, legend_below
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Say, Setting, Setup, Training
 from lrpca.bench.experiments.statistics import digits, mean_and_deviation
 from lrpca.bench.measuring import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ADAPTIVE, PAPER_FORM = "fast, adaptive form", "fast, the paper's form"
 PAPER_WAY = "the paper's way, extrapolated"

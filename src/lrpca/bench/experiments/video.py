@@ -12,22 +12,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import lrpca
+from lrpca.bench.experiments.drawing import Figure
 from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, Run, Say, Setup
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
 from lrpca.bench.experiments.statistics import digits
 from lrpca.bench.measuring import Table
 from lrpca.core.factors import product_norm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from lrpca import Decomposition
 
 Frames = NDArray[np.uint8]
 
@@ -211,7 +207,9 @@ def measure(setup: VideoSetup, say: Say) -> Measurement:
     return Measurement(setup, told, runs, pictures=pictures, notes=notes)
 
 
-def solve(label: str, Y: Frames, rank: int, limit: float, max_iter: int, seed: int) -> tuple[float, Decomposition]:
+def solve(
+    label: str, Y: Frames, rank: int, limit: float, max_iter: int, seed: int
+) -> tuple[float, lrpca.Decomposition]:
     """Run a method until the paper's rule for videos is met; return the seconds and the result."""
     began = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):
@@ -222,7 +220,7 @@ def solve(label: str, Y: Frames, rank: int, limit: float, max_iter: int, seed: i
 
 
 def _record(
-    label: str, clip: Clip, seed: int, seconds: float, d: Decomposition, reference: Decomposition, Y: Frames
+    label: str, clip: Clip, seed: int, seconds: float, d: lrpca.Decomposition, reference: lrpca.Decomposition, Y: Frames
 ) -> Run:
     """Return the record of a run; the `reference` is AltProj's result."""
     rng = np.random.default_rng(0)
@@ -243,11 +241,11 @@ def met(run: Run) -> bool:
     return run.reason in ("tol", "stalled")
 
 
-def _pictures(clip: Clip, Y: Frames, answers: dict[str, Decomposition]) -> dict[str, str]:
+def _pictures(clip: Clip, Y: Frames, answers: dict[str, lrpca.Decomposition]) -> dict[str, str]:
     """Return the frame with most foreground, and what each method makes of it, by name."""
     shape = (clip.height, clip.width)
 
-    def moving(d: Decomposition, frame: int) -> Any:
+    def moving(d: lrpca.Decomposition, frame: int) -> Any:
         return np.abs(Y[frame] - d.L[frame] @ d.R.T) > np.median(d.outlier_threshold)
 
     candidates = np.unique(np.linspace(0, len(Y) - 1, _CANDIDATES).astype(int))
