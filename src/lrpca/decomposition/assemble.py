@@ -43,6 +43,8 @@ def assemble(run: Run, outcome: Solution, choice: RankChoice | None = None) -> D
     rounding = rounding_level(matrix.result, largest)
     threshold = outlier_threshold(sigma, matrix.stored, rounding, change * scale, max(matrix.shape))
     fraction = float(np.mean(residuals > threshold))
+    zeros, fallback = float(np.mean(sample.values == 0)), run.settings.get("fallback")
+    diagnosis = diagnose(outcome, matrix.shape, found, fraction, threshold * matrix.unit, zeros, choice, fallback)
     result = Decomposition(
         L.astype(matrix.result),
         R.astype(matrix.result),
@@ -52,16 +54,7 @@ def assemble(run: Run, outcome: Solution, choice: RankChoice | None = None) -> D
         outlier_threshold=threshold,
         outlier_fraction=fraction,
         n_reads=_counted(matrix.reads),
-        diagnosis=diagnose(
-            outcome,
-            matrix.shape,
-            found,
-            fraction,
-            threshold * matrix.unit,
-            float(np.mean(sample.values == 0)),
-            choice,
-            run.settings.get("fallback"),
-        ),
+        diagnosis=diagnosis,
         method=run.method.name,
         settings=told_settings(run.settings),
         estimated=tuple(run.estimated),
@@ -106,16 +99,13 @@ def diagnose(
     """Return the diagnosis of rows, columns, components and S, with messages on what is unusual."""
     # NaN, and no rows or columns, if a method does not read every entry.
     shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
-    if outcome.survey is not None:
-        facts = outcome.survey
-        observed = [np.asarray(counts) for counts in (facts.observed_by_row, facts.observed_by_column)]
-        # If a method does not report what it kept, rows and columns without observed entries are known.
-        kept = observed if outcome.kept is None else [np.asarray(counts) for counts in outcome.kept]
-        idle = [np.flatnonzero(part == 0) for part in kept]
-        if outcome.kept is not None:
-            shares = [_share(part, whole) for part, whole in zip(kept, observed, strict=True)]
-    elif outcome.kept is not None:
-        idle = [np.flatnonzero(np.asarray(part) == 0) for part in outcome.kept]
+    survey = outcome.survey
+    observed = None if survey is None else (survey.observed_by_row, survey.observed_by_column)
+    # If a method does not report what it kept, rows and columns without observed entries are known.
+    if (kept := observed if outcome.kept is None else outcome.kept) is not None:
+        idle = [np.flatnonzero(np.asarray(part) == 0) for part in kept]
+    if observed is not None and outcome.kept is not None:
+        shares = [_share(part, whole) for part, whole in zip(outcome.kept, observed, strict=True)]
     components = found if outcome.components is None else outcome.components
     messages = [] if choice is None else concerns(choice)
     if fallback is not None:
@@ -156,5 +146,6 @@ def diagnose(
 
 
 def _share(part: Any, whole: Any) -> Any:  # part (n,) int; whole (n,) int
+    part, whole = np.asarray(part), np.asarray(whole)
     with np.errstate(invalid="ignore"):
         return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)

@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from lrpca.matrices.dense import DenseMatrix
 
 _FORMAT, _VERSION = "lrpca-decomposition", 1
+# Attributes that JSON holds as they are.
+_STORED = ("reason", "noise_level", "outlier_fraction", "n_reads", "method")
 DIAGNOSIS_ARRAYS = ("kept_by_row", "kept_by_column", "rows_without_influence", "columns_without_influence")
 # Everything but L.npy, R.npy and full matrices, in a folder of results.
 SMALL_FILE = "diagnosis.npz"
 # The entries of Y in a fingerprint: all of them, or so many squares of so many rows and columns.
 _WHOLE, _SQUARES, _SIDE = 1 << 12, 8, 16
-
-
-class _VersionError(Exception):
-    """A file of a version this library does not know."""
 
 
 def write_decomposition(decomposition: Decomposition, path: str | Path) -> None:
@@ -83,11 +81,7 @@ def small_parts(decomposition: Decomposition) -> dict[str, Any]:
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
-        "reason": d.reason,
-        "noise_level": d.noise_level,
-        "outlier_fraction": d.outlier_fraction,
-        "n_reads": d.n_reads,
-        "method": d.method,
+        **{name: getattr(d, name) for name in _STORED},
         "settings": d.settings,
         "estimated": list(d.estimated),
         "history": [asdict(record) for record in d.history],
@@ -110,13 +104,17 @@ def read_decomposition(path: str | Path) -> Decomposition:
             "lrpca decompose wrote"
         )
     try:
-        return _assembled(read(path))
-    except _VersionError as error:
-        raise ValueError(f"path={str(path)!r} has version {error}; this lrpca reads {_VERSION}, upgrade it") from None
+        arrays = read(path)
+        facts = json.loads(str(arrays["facts"]))
+        if facts.get("format") != _FORMAT:
+            raise ValueError(f"format {facts.get('format')!r}")
+        if facts.get("version") == _VERSION:
+            return _assembled(arrays, facts)
     except ImportError:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"path={str(path)!r} is not a saved decomposition ({error}); is the file complete?") from None
+    raise ValueError(f"path={str(path)!r} has version {facts.get('version')}; this lrpca reads {_VERSION}, upgrade it")
 
 
 def _reader_of(path: Path) -> Callable[[Path], dict[str, Any]] | None:
@@ -140,38 +138,21 @@ def _read_folder(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _assembled(arrays: dict[str, Any]) -> Decomposition:
-    facts = json.loads(str(arrays["facts"]))
-    if facts.get("format") != _FORMAT:
-        raise ValueError(f"format {facts.get('format')!r}")
-    if facts.get("version") != _VERSION:
-        raise _VersionError(facts.get("version"))
-    result = Decomposition(
+def _assembled(arrays: dict[str, Any], facts: dict[str, Any]) -> Decomposition:
+    """Return the decomposition of these parts; raise ValueError where they do not belong together."""
+    diagnosed = {name: arrays[name] for name in DIAGNOSIS_ARRAYS}
+    d = Decomposition(
         arrays["L"],
         arrays["R"],
+        **{name: facts[name] for name in _STORED},
         history=[Record(**record) for record in facts["history"]],
-        reason=facts["reason"],
-        noise_level=facts["noise_level"],
         outlier_threshold=arrays["outlier_threshold"][()],
-        outlier_fraction=facts["outlier_fraction"],
-        n_reads=facts["n_reads"],
-        diagnosis=Diagnosis(
-            **{name: arrays[name] for name in DIAGNOSIS_ARRAYS},
-            components=facts["components"],
-            messages=facts["messages"],
-        ),
-        method=facts["method"],
+        diagnosis=Diagnosis(**diagnosed, components=facts["components"], messages=facts["messages"]),
         settings=facts.get("settings", {}),
         estimated=tuple(facts.get("estimated", ())),
         rank_choice=load_choice(facts.get("rank_choice")),
         fingerprint=facts.get("fingerprint"),
     )
-    _check(result)
-    return result
-
-
-def _check(d: Decomposition) -> None:
-    """Raise ValueError where the parts do not belong together."""
     shapes = (d.L.shape, d.R.shape)
     if d.L.ndim != 2 or d.R.ndim != 2 or d.L.shape[1] != d.R.shape[1]:
         raise ValueError(f"factors of shapes {shapes}")
@@ -179,3 +160,4 @@ def _check(d: Decomposition) -> None:
         raise ValueError(f"a diagnosis that does not fit factors of shapes {shapes}")
     if d.reason not in REASONS:
         raise ValueError(f"reason {d.reason!r}")
+    return d

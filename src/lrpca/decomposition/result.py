@@ -133,8 +133,7 @@ class Decomposition:
     @cached_property
     def low_rank(self) -> Any:
         """L Rᵀ, (n1, n2); a dask array with the chunks of Y if Y is read in blocks."""
-        matrix = self.data_in_blocks()
-        return self.L @ self.R.T if matrix is None else matrix.lazy_low_rank(self.L, self.R)
+        return self._product()
 
     @cached_property
     def sparse(self) -> Any:
@@ -142,13 +141,7 @@ class Decomposition:
 
         A dask array with the chunks of Y if Y is read in blocks.
         """
-        matrix = self.data_in_blocks()
-        if matrix is not None:
-            return matrix.lazy_outliers(self.L, self.R, self.outlier_threshold, values=True)
-        sparse = np.zeros(self.data().shape, self.L.dtype)
-        for rows, residual, outlying in self.residual_blocks():
-            np.copyto(sparse[rows], residual, where=outlying)
-        return sparse
+        return self._outlying(values=True)
 
     @cached_property
     def outliers(self) -> Any:
@@ -156,13 +149,21 @@ class Decomposition:
 
         A dask array with the chunks of Y if Y is read in blocks.
         """
+        return self._outlying(values=False)
+
+    def _product(self) -> Any:
+        matrix = self.data_in_blocks()
+        return self.L @ self.R.T if matrix is None else matrix.lazy_low_rank(self.L, self.R)
+
+    def _outlying(self, *, values: bool) -> Any:
+        """Return the values of the outliers, or where they are."""
         matrix = self.data_in_blocks()
         if matrix is not None:
-            return matrix.lazy_outliers(self.L, self.R, self.outlier_threshold, values=False)
-        outliers = np.zeros(self.data().shape, bool)
-        for rows, _, outlying in self.residual_blocks():
-            outliers[rows] = outlying
-        return outliers
+            return matrix.lazy_outliers(self.L, self.R, self.outlier_threshold, values=values)
+        found = np.zeros(self.data().shape, self.L.dtype if values else bool)
+        for rows, residual, outlying in self.residual_blocks():
+            np.copyto(found[rows], residual if values else outlying, where=outlying)
+        return found
 
     def transform(self, Y: Any) -> Any:
         """Return robust coefficients of new rows with R fixed: outliers in them are rejected, NaN is missing.

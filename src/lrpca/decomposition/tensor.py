@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,26 +51,15 @@ class TensorDecomposition(Decomposition):
         """Where L and R are."""
         return self.L.device
 
-    @cached_property
-    def low_rank(self) -> Any:
-        """L Rᵀ, (n1, n2)."""
-        return self._computed("low_rank", lambda: _product(self.L, self.R))
-
-    @cached_property
-    def sparse(self) -> Any:
-        """The outliers' values, (n1, n2): zero where Y is explained by the low-rank part or missing."""
-        return self._computed("sparse", self._sparse)
-
-    @cached_property
-    def outliers(self) -> Any:
-        """Where Y departs from the low-rank part by more than `outlier_threshold`, (n1, n2) of bool."""
-        return self._computed("outliers", self._outliers)
-
-    def _computed(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return a lazy matrix: NumPy's if Y is in the host's memory, otherwise computed on the device."""
+    def _product(self) -> Any:
         if self._is_on_host():
-            return to_tensor(getattr(self.to_numpy(), name), self.device)
-        return in_memory_of(self.device, compute, (len(self.L), len(self.R)))
+            return to_tensor(self.to_numpy().low_rank, self.device)
+        return in_memory_of(self.device, lambda: _product(self.L, self.R), (len(self.L), len(self.R)))
+
+    def _outlying(self, *, values: bool) -> Any:
+        if self._is_on_host():
+            return to_tensor(self.to_numpy()._outlying(values=values), self.device)
+        return in_memory_of(self.device, lambda: self._outlying_on_device(values), (len(self.L), len(self.R)))
 
     def transform(self, Y: Any) -> Any:
         """Return robust coefficients of new rows as a tensor, see `Decomposition.transform`.
@@ -111,19 +99,13 @@ class TensorDecomposition(Decomposition):
             return bool(self.device.type == "cpu")
         return not is_tensor(getattr(self.matrix, "array", None))
 
-    def _sparse(self) -> Any:
-        sparse = self.L.new_zeros(self.data().shape)
-        for rows, residual, outlying in self._device_blocks():
-            sparse[rows] = residual.masked_fill_(~outlying, 0)
-        return sparse
-
-    def _outliers(self) -> Any:
+    def _outlying_on_device(self, values: bool) -> Any:
         import torch
 
-        outliers = torch.zeros(self.data().shape, dtype=torch.bool, device=self.device)
-        for rows, _, outlying in self._device_blocks():
-            outliers[rows] = outlying
-        return outliers
+        found = self.L.new_zeros(self.data().shape, dtype=self.L.dtype if values else torch.bool)
+        for rows, residual, outlying in self._device_blocks():
+            found[rows] = residual.masked_fill_(~outlying, 0) if values else outlying
+        return found
 
     def _device_blocks(self) -> Any:
         """Yield (rows, Y - L Rᵀ, where it is an outlier) block by block, on the device."""
@@ -142,11 +124,8 @@ class TensorDecomposition(Decomposition):
             yield rows, residual, outlying
 
 
-def to_tensor(
-    values: Any,  # array, tensor or DeviceArray
-    device: Any,
-) -> Any:
-    """Return an array as a tensor on a device, of the same memory where that is possible."""
+def to_tensor(values: Any, device: Any) -> Any:
+    """Return an array, tensor or `DeviceArray` as a tensor on a device, of the same memory where that is possible."""
     from lrpca.matrices.device.array import to_device
 
     tensor = getattr(values, "tensor", values)
