@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.bench.contest.methods import OTHERS, Answer, Task, solve
+from lrpca.bench.contest.methods import OTHERS, Answer, Task, filled_by_means, solve
 from lrpca.bench.contest.scoring import rows_of
 from lrpca.bench.measuring import clock, data_folder
 from lrpca.decompose import decompose
@@ -98,10 +98,7 @@ def run_solver(name: str, Y: Any, rank: int, limit: float = math.inf) -> Answer:
 
 def truncated_svd(Y: Any, rank: int) -> Answer:
     """Return the best fit of that rank in least squares, missing entries first filled by their column's mean."""
-    missing = np.isnan(Y)
-    counts = np.maximum((~missing).sum(axis=0), 1)
-    filled = np.where(missing, np.where(missing, 0.0, Y).sum(axis=0) / counts, Y)
-    U, values, Vt = np.linalg.svd(filled, full_matrices=False)
+    U, values, Vt = np.linalg.svd(filled_by_means(Y), full_matrices=False)
     return Answer((U[:, :rank] * values[:rank], Vt[:rank].T), None, "–", None, {})
 
 

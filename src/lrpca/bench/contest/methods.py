@@ -41,7 +41,6 @@ COMMON: dict[str, Check] = {"tol": number(least=0, below=1), "max_iter": integer
 class OtherMethod:
     """A solver from PyPI."""
 
-    name: str
     title: str
     package: str  # what to install
     options: Mapping[str, Check]
@@ -55,28 +54,24 @@ class OtherMethod:
             return None
 
 
-_OTHERS = (
-    OtherMethod(
-        "pyrpca",
+OTHERS = {
+    "pyrpca": OtherMethod(
         "pyrpca: principal component pursuit by inexact ALM, its defaults, λ = 1/√max(n1, n2)",
         "pyrpca",
         {"sparsity_factor": number(above=0), "mu": number(above=0), "rho": number(above=1)},
     ),
-    OtherMethod(
-        "tensorly",
+    "tensorly": OtherMethod(
         "tensorly.decomposition.robust_pca, set to converge fastest",
         "tensorly",
         {"reg_E": number(above=0), "mu_init": number(above=0), "learning_rate": number(above=1)},
     ),
-    OtherMethod(
-        "sklearn",
+    "sklearn": OtherMethod(
         "scikit-learn's PCA, for comparison: not robust, columns centred, missing entries set to their column's mean",
         "scikit-learn",
         {"svd_solver": choice("auto", "full", "covariance_eigh", "arpack", "randomized")},
         iterates=False,
     ),
-)
-OTHERS: dict[str, OtherMethod] = {other.name: other for other in _OTHERS}
+}
 
 # "all": every method, some at several values of an option, and the solvers from PyPI.
 ALL = (
@@ -212,7 +207,8 @@ def solve(task: Task, Y: Any, callback: Callback) -> Answer:
     """Run a method on a matrix, showing each iterate to `callback`."""
     if task.name in METHODS:
         return _ours(task, Y, callback)
-    return {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name](task, _floating(Y), callback)
+    run = {"pyrpca": _pyrpca, "tensorly": _tensorly, "sklearn": _sklearn}[task.name]
+    return run(task, Y.astype(floating(Y.dtype), copy=False), callback)
 
 
 def _ours(task: Task, Y: Any, callback: Callback) -> Answer:
@@ -310,10 +306,7 @@ def _tensorly(task: Task, data: Any, callback: Callback) -> Answer:
 def _sklearn(task: Task, data: Any, callback: Callback) -> Answer:
     from sklearn.decomposition import PCA
 
-    seen = np.isfinite(data)
-    if not seen.all():
-        means = np.where(seen, data, 0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
-        data = np.where(seen, data, means)
+    data = filled_by_means(data)
     model = PCA(task.rank, svd_solver=task.options.get("svd_solver", "auto"), random_state=task.seed)
     scores = model.fit_transform(data)
     L = np.concatenate([scores, np.ones((len(scores), 1), scores.dtype)], axis=1)
@@ -322,11 +315,15 @@ def _sklearn(task: Task, data: Any, callback: Callback) -> Answer:
     return Answer((L, R), None, "no iterations", None, settings, rank=task.rank)
 
 
-def _floating(Y: Any) -> Any:
-    """Return the data as floating-point numbers, which the others need; a copy only where they are not."""
-    if Y.dtype.kind in "fc":
-        return Y
-    return Y.astype(np.float32 if Y.dtype.itemsize <= 2 else np.float64)
+def filled_by_means(Y: Any) -> Any:
+    """Return the data with the mean of its column in place of each missing entry."""
+    seen = np.isfinite(Y)
+    return Y if seen.all() else np.where(seen, Y, np.where(seen, Y, 0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1))
+
+
+def floating(dtype: Any) -> Any:
+    """Return the type of floating-point numbers in which data of a type are computed with."""
+    return dtype if dtype.kind in "fc" else np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
 
 
 def _spectral_norm(Y: Any) -> float:

@@ -79,8 +79,8 @@ def compete(
         for number, spec in enumerate(chosen, 1):
             progress(f"{number} of {len(chosen)}: {spec.text}")
             entries.append(_run(spec, data, given, str(path)))
-    entries.sort(key=lambda entry: entry.order)
-    return Contest(data.describe() | (description or {}), asdict(given) | circumstances, entries)
+    described = data.describe() | (description or {})
+    return Contest(described, asdict(given) | circumstances, sorted(entries, key=lambda entry: entry.order))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.bench.contest.methods import floating
 from lrpca.kernels.scale import outlier_threshold, residual_core, rounding_level
+from lrpca.metrics import precision_recall_f
 
 # Factors of the truth that leave more than this of it are not used.
 _EXACT = 1e-11
@@ -97,37 +99,30 @@ class Probe:
 
         `moving` is the relative change of X at which the method stopped.
         """
-        result = Y.dtype if Y.dtype.kind in "fc" else np.dtype(np.float32 if Y.dtype.itemsize <= 2 else np.float64)
-        sigma = residual_core(
-            self.residuals(answer), rounding_level(result, self.typical), is_complex=np.iscomplexobj(Y)
-        ).sigma
+        result = floating(Y.dtype)
+        least = rounding_level(result, self.typical)
+        sigma = residual_core(self.residuals(answer), least, is_complex=np.iscomplexobj(Y)).sigma
         rounding = rounding_level(result, float(np.abs(self._values).max(initial=0.0)))
         return outlier_threshold(sigma, Y.dtype, rounding, moving * self.typical, max(Y.shape))
 
 
-def count_outliers(
-    Y: Any, answer: Any, threshold: Any, truth: Any
-) -> dict[str, float | None]:  # truth (n1, n2) bool, or None
+def count_outliers(Y: Any, answer: Any, threshold: Any, truth: Any) -> dict[str, float | None]:
     """Return the share of observed entries beyond a threshold and, where the true ones are known, how many it found.
 
-    `threshold` is a number or broadcasts to Y.
+    `threshold` is a number or broadcasts to Y; `truth` (n1, n2) is of bool, or None.
     """
-    hits = found = planted = observed = 0
+    beyond, observed = np.zeros(Y.shape, bool), 0
     limits = np.broadcast_to(threshold, Y.shape)
     for rows in row_blocks(Y.shape):
-        block = Y[rows]
-        seen = np.isfinite(block)
-        beyond = seen & (np.abs(np.where(seen, block, 0) - rows_of(answer, rows)) > limits[rows])
-        found, observed = found + int(beyond.sum()), observed + int(seen.sum())
-        if truth is not None:
-            hits, planted = hits + int((beyond & truth[rows]).sum()), planted + int(truth[rows].sum())
-    known = truth is not None
-    return {
-        "outlier_fraction": found / max(1, observed),
-        "precision": hits / found if known and found else None,
-        "recall": hits / planted if known and planted else None,
-        "f_measure": 2 * hits / (found + planted) if known and found + planted else None,
-    }
+        seen = np.isfinite(Y[rows])
+        beyond[rows] = seen & (np.abs(np.where(seen, Y[rows], 0) - rows_of(answer, rows)) > limits[rows])
+        observed += int(seen.sum())
+    scores: dict[str, float | None] = {"outlier_fraction": float(beyond.sum()) / max(1, observed)}
+    score = None if truth is None else precision_recall_f(beyond, truth)
+    for name, share in (("precision", "precision"), ("recall", "recall"), ("f_measure", "f")):
+        found = math.nan if score is None else getattr(score, share)
+        scores[name] = None if math.isnan(found) else found
+    return scores
 
 
 def numerical_rank(X: Any, expected: int) -> int:  # X (n1, n2)
