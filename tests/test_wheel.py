@@ -64,7 +64,7 @@ def test_wheel_holds_types_models_and_licence(wheel: Wheel) -> None:
     assets = {path.name for path in (ROOT / "src/lrpca/video").iterdir() if path.suffix in (".css", ".js", ".html")}
     assert assets
     assert {f"lrpca/video/{name}" for name in assets} <= wheel.names
-    assert {"lrpca/py.typed", "lrpca/report.css"} <= wheel.names
+    assert {"lrpca/py.typed", "lrpca/report.css", "lrpca/report.html"} <= wheel.names
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.names)
     assert all(name.startswith(("lrpca/", "lrpca-")) for name in wheel.names)
     assert not [name for name in wheel.names if "__pycache__" in name or name.endswith((".pyc", ".nbi", ".nbc"))]

@@ -165,9 +165,13 @@ class Page:
     def html(self) -> str:
         """Return the page: a complete HTML document."""
         digest = base64.b64encode(hashlib.sha256(self._script.encode()).digest()).decode()
-        return TEMPLATE.format(
+        template, style = (
+            resources.files("lrpca").joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("html", "css")
+        )
+        # The policy forbids every request: nothing can be fetched even if a text slipped through the escaping.
+        return template.format(
             policy=f"; media-src blob:; script-src 'sha256-{digest}'" if self._script else "",
-            style=resources.files("lrpca").joinpath("report.css").read_text(encoding="utf-8"),
+            style=style,
             title=escape(self._title),
             body="\n".join(self._body),
             script=f"<script>{self._script}</script>\n" if self._script else "",
@@ -252,25 +256,3 @@ def _cell(value: object, figure: bool, wrapped: bool) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-# The policy forbids every request: nothing can be fetched even if a text slipped through the escaping.
-TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-{script}</body>
-</html>
-"""

@@ -65,13 +65,7 @@ class Timing:
         return self.relative_to(self.probes["read"])
 
     def relative_to(self, seconds: Sequence[float]) -> float:
-        """Return the median over the rounds of the ratio to other times of the same rounds.
-
-        Examples
-        --------
-        >>> Timing([2.0, 4.0, 9.0]).relative_to([1.0, 2.0, 3.0])
-        2.0
-        """
+        """Return the median over the rounds of the ratio to other times of the same rounds."""
         return float(np.median(np.divide(self.seconds, seconds)))
 
 

@@ -110,12 +110,6 @@ def planted(n: int, *, rank: int, outlier_fraction: float, random_state: int = 0
     """Return a float32 problem: U and V have entries N(0, 1/n), outliers are uniform in ±mean|U Vᵀ|.
 
     Each entry holds an outlier with probability `outlier_fraction`.
-
-    Examples
-    --------
-    >>> problem = planted(1000, rank=2, outlier_fraction=0.1)
-    >>> problem.Y.dtype.name, problem.error(problem.U, problem.V) < 1e-14
-    ('float32', True)
     """
     rng = np.random.default_rng(random_state)
     U, V = (rng.standard_normal((n, rank)) / np.sqrt(n) for _ in range(2))

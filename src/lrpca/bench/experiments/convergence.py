@@ -99,16 +99,13 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="convergence",
     title="Error against iteration",
     summary="the error ‖X − X*‖/‖X*‖ after every iteration, LRPCA and ScaledGD",
     source="figure “Convergence comparison for LRPCA and baseline ScaledGD with varying outlier sparsity α”",
     full=Setup(shares(1000, 0.1, 0.2, 0.3), repeat=10, max_iter=100, tuning_n=1000),
     quick=Setup(shares(500, 0.1, 0.2, 0.3), repeat=2, max_iter=60, tuning_n=300, tuning_iterations=80),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Much less” is confirmed where at every α the iterations are at most {MUCH_LESS:g} times those of the "
     "best ScaledGD; “especially”, where that ratio is larger at the largest α than at the smallest.",
     figure_size=(11.0, 4.6),

@@ -73,16 +73,13 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="iteration-time",
     title="Time of one iteration",
     summary="time per iteration against the share of outliers, LRPCA and ScaledGD",
     source="figure “Single-step runtime comparison with error bar for LRPCA and baseline ScaledGD”",
     full=Setup(shares(1000, 0.1, 0.2, 0.3, 0.4, 0.5), repeat=10, max_iter=100),
     quick=Setup(shares(1000, 0.1, 0.3, 0.5), repeat=2, max_iter=30),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Slower when α becomes larger” is confirmed where an iteration takes at least {SLOWER:g} times as long "
     f"at the largest α as at the smallest; “insensitive”, where the slowest takes at most {INSENSITIVE:g} times as "
     "long as the fastest; “significantly faster”, where at every α it takes at most "

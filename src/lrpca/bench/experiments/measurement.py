@@ -242,16 +242,16 @@ class Experiment:
         Packages that only this experiment needs.
     """
 
+    measure: Callable[[Any, Say], Measurement]
+    tables: Callable[[Measurement], list[Table]]
+    claims: Callable[[Measurement], list[Claim]]
+    draw: Callable[[Measurement, Figure], None]
     name: str
     title: str
     summary: str
     source: str
     full: Any
     quick: Any
-    measure: Callable[[Any, Say], Measurement]
-    tables: Callable[[Measurement], list[Table]]
-    claims: Callable[[Measurement], list[Claim]]
-    draw: Callable[[Measurement, Figure], None]
     criteria: str
     figure_size: tuple[float, float] = (8.0, 4.2)
     packages: tuple[str, ...] = ()

@@ -162,16 +162,13 @@ def _most(m: Measurement, label: str) -> int:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="models",
     title="Three kinds of network",
     summary="the error after every iteration of FNN, RNN and FRMNN, the recurrent ones far beyond their own layers",
     source="figure “Convergence comparison for FNN-based, RNN-based, and FRMNN-based learning”",
     full=Setup((Setting(1000),), repeat=10, max_iter=100),
     quick=Setup((Setting(200),), repeat=2, max_iter=60, steps=30),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Without performance reduction” is confirmed where after {FREE_LAYERS} iterations the median error of "
     f"the FRMNN is at most {NO_REDUCTION:g} times that of the FNN, and its last one lower; “drops”, where the RNN "
     f"needs more iterations to 1e-4; “O(10⁻⁸)”, where the last error is below {SINGLE_END:g}. The errors of the "

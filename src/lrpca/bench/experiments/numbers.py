@@ -203,16 +203,13 @@ def _short(label: str) -> str:
 
 
 EXPERIMENT = measurement.Experiment(
+    *(measure, tables, claims, draw),
     name="numbers",
     title="What is learned",
     summary="the learned thresholds and steps, layer by layer, beside the published ones",
     source="figures “Trained step sizes” and “Trained thresholdings” of the supplement",
     full=Setup(shares(1000, 0.1, 0.2, 0.3), repeat=3, repeated="trainings"),
     quick=Setup(shares(200, 0.1, 0.3), repeat=1, repeated="trainings", steps=30),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Exponential” is confirmed where a straight line explains at least {STRAIGHT:g} of the variance of log "
     f"ζ over layers 1 to {FREE_LAYERS}, at every α; “larger when k is small”, where the mean of the first {FIRST} "
     f"steps is above that of the last {FIRST} of those layers, at every α.",

@@ -98,16 +98,13 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="recovery",
     title="Problems recovered",
     summary="problems recovered where 40 to 70% of the entries are outliers, LRPCA and ScaledGD",
     source="table “Recovery performance under different outlier density levels”",
     full=Setup(shares(1000, *ALPHAS), repeat=10, max_iter=500, tuning_n=1000),
     quick=Setup(shares(300, *ALPHAS[::2]), repeat=2, max_iter=200, tuning_n=200, tuning_iterations=120),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria="“More robust” is confirmed where LRPCA recovers at least as many problems as ScaledGD at every α, and "
     "more in all; a row of the paper's table, where at every α at least that share is recovered.",
 )

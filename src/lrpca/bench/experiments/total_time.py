@@ -97,16 +97,13 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="total-time",
     title="Time of a whole call",
     summary="time to ‖Y − X − S‖/‖Y‖ < 1e-4 against the share of outliers, LRPCA, ScaledGD and AltProj",
     source="figure “Runtime comparison with error bar for LRPCA and start-of-the-arts” (so written)",
     full=Setup(shares(3000, 0.1, 0.2, 0.3, 0.4), repeat=5, max_iter=300, tuning_n=1000),
     quick=Setup(shares(500, 0.1, 0.2, 0.3), repeat=3, max_iter=300, tuning_n=300, tuning_iterations=80),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Substantially faster” is confirmed where at every α all problems are solved in at most {FASTER:g} "
     "times the mean time of the fastest other method that solves all of them.",
 )

@@ -190,6 +190,7 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="training-time",
     title="Time of training",
     summary="seconds to train a model, for several sizes, ranks and shares of outliers",
@@ -202,10 +203,6 @@ EXPERIMENT = Experiment(
         steps=6,
         timed_steps=6,
     ),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria="The paper's seconds are matched where no setting takes longer, on whatever machine; “not proportional”, "
     f"where the largest n takes at most {NOT_PROPORTIONAL:g} times what its number of entries would make of the time "
     f"of the smallest; “does not depend on α”, where the slowest α takes at most {INSENSITIVE:g} times as long as the "

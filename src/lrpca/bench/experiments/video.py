@@ -151,13 +151,7 @@ def load_clip(path: Path, clip: Clip) -> Frames:  # (n_frames, height * width)
 
 
 def there_and_back(k: int, count: int) -> int:
-    """Return which of `count` frames is shown as the k-th when they are played forward and backward in turn.
-
-    Examples
-    --------
-    >>> [there_and_back(k, 4) for k in range(10)]
-    [0, 1, 2, 3, 2, 1, 0, 1, 2, 3]
-    """
+    """Return which of `count` frames is shown as the k-th when they are played forward and backward in turn."""
     period = max(1, 2 * count - 2)
     return min(k % period, period - k % period)
 
@@ -340,16 +334,13 @@ def draw(m: Measurement, figure: Figure) -> None:
 
 
 EXPERIMENT = Experiment(
+    *(measure, tables, claims, draw),
     name="video",
     title="Video background subtraction",
     summary="time until X and S no longer change on videos, LRPCA, ScaledGD and AltProj, with pictures",
     source="table “Video details and runtime comparison for the task of background subtraction”, and its figures",
     full=VideoSetup(CLIPS, repeat=1, max_iter=500),
     quick=VideoSetup(SMALL, repeat=1, max_iter=200),
-    measure=measure,
-    tables=tables,
-    claims=claims,
-    draw=draw,
     criteria=f"“Much faster” is confirmed where on every clip the rule is met in at most {FASTER:g} times the time of "
     "the faster other method; “times as long”, where on every clip the ratio is at least the paper's. What is visually "
     "desirable is left to the reader.",
