@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lrpca.core.extras import require
 from lrpca.matrices.accept_tensor import on_host
 
 if TYPE_CHECKING:
@@ -187,10 +188,7 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
 def require_matplotlib() -> None:
     """Raise an ImportError that says what to install, if matplotlib is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("plots need matplotlib, which is not installed; pip install lrpca[plot]") from error
+    require("matplotlib", "plot", "plots need matplotlib, which is not installed")
 
 
 def _count_whole(axes: Axes) -> None:

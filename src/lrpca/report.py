@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca import plot
+from lrpca.core.extras import require
 from lrpca.files.atomic import replacing
 
 if TYPE_CHECKING:
@@ -196,15 +197,12 @@ def image_png(image: NDArray[Any]) -> bytes:
     >>> image_png(np.eye(4, dtype=bool))[1:4]
     b'PNG'
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("pictures need pillow, which is not installed; pip install lrpca[plot]") from error
+    pillow = require("PIL.Image", "plot", "pictures need pillow, which is not installed")
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3) or image.size == 0:
         raise ValueError(f"image.shape={image.shape} is not (height, width) or (height, width, 3); give one picture")
     scaled = image * np.uint8(255) if image.dtype == np.bool_ else np.clip(np.rint(image), 0, 255)
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(scaled, dtype=np.uint8)).save(buffer, format="png", optimize=True)
+    pillow.fromarray(np.ascontiguousarray(scaled, dtype=np.uint8)).save(buffer, format="png", optimize=True)
     return buffer.getvalue()
 
 

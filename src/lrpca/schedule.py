@@ -26,6 +26,7 @@ PUBLISHED_SHAPE, PUBLISHED_RANK = (1000, 1000), 5
 _FORMAT = "lrpca-schedule"
 _VERSION = 1
 _UPDATES = ("scaled", "tangent", "own_gram")
+_SEVERAL, _SINGLE = ("thresholds", "steps", "tail", "shape"), ("rank", "cutoff", "floor", "decay")
 _REQUIRED = ("thresholds", "steps", "decay")
 # The largest floating-point number, and an integer that no shape or rank reaches.
 _LARGEST, _TOO_MANY = float(np.finfo(float).max), 1 << 63
@@ -89,12 +90,10 @@ class Schedule:
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        for name, read in (("thresholds", _numbers), ("steps", _numbers), ("tail", _numbers), ("shape", _integers)):
-            if getattr(self, name) is not None or name in _REQUIRED:
-                object.__setattr__(self, name, read(name, getattr(self, name)))
-        for name, read in (("rank", _integers), ("cutoff", _numbers), ("floor", _numbers), ("decay", _numbers)):
-            if getattr(self, name) is not None or name in _REQUIRED:
-                object.__setattr__(self, name, read(name, [getattr(self, name)])[0])
+        for name in (*_SEVERAL, *_SINGLE):
+            value, read = getattr(self, name), _integers if name in ("shape", "rank") else _numbers
+            if value is not None or name in _REQUIRED:
+                object.__setattr__(self, name, read(name, [value])[0] if name in _SINGLE else read(name, value))
         _check(self)
 
     @property

@@ -16,6 +16,7 @@ from typer import Argument, Option
 from lrpca.cli.console import exit_with, live_rows, print_pairs
 from lrpca.cli.exit_codes import ExitCode
 from lrpca.core.devices import bytes_in_words
+from lrpca.core.extras import require
 from lrpca.matrices.chunked.progress import Reading
 
 if TYPE_CHECKING:
@@ -179,7 +180,15 @@ def _connected(address: str | None) -> Iterator[None]:
         yield
         return
     with exit_with(ExitCode.INPUT):
-        client = _client(address)
+        distributed = require("distributed", "dask", f"scheduler={address!r} needs dask.distributed")
+        try:
+            # Otherwise a client without a scheduler would stay the default of this process.
+            client = distributed.Client(address, timeout=_PATIENCE, set_as_default=False)
+        except Exception as error:  # every kind of address fails in its own way
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ConnectionError(
+                f"scheduler={address!r} does not answer ({lines[0]}); check the address and that `dask scheduler` runs"
+            ) from error
     try:
         with client.as_current():
             yield
@@ -188,21 +197,6 @@ def _connected(address: str | None) -> Iterator[None]:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with suppress(Exception):
             client.close()
-
-
-def _client(address: str) -> Any:
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ImportError(f"scheduler={address!r} needs dask.distributed; pip install lrpca[dask]") from None
-    try:
-        # Otherwise a client without a scheduler would stay the default of this process.
-        return Client(address, timeout=_PATIENCE, set_as_default=False)
-    except Exception as error:  # every kind of address fails in its own way
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConnectionError(
-            f"scheduler={address!r} does not answer ({lines[0]}); check the address and that `dask scheduler` runs"
-        ) from error
 
 
 @contextmanager

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lrpca.cli.console import (
-    Shown,
-    exit_with,
-    grid,
-    live_rows,
-    print_out,
-    print_pairs,
-    read_shape,
-)
+from lrpca.cli.console import Shown, exit_with, grid, live_rows, print_out, print_pairs, read_shape
 from lrpca.cli.exit_codes import NOTHING_LEFT, ExitCode
 
 if TYPE_CHECKING:

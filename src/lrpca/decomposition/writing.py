@@ -50,9 +50,9 @@ def check_writable(
     folder = Path(os.path.realpath(target)).parent
     if _is_store(target):
         from lrpca.decomposition.zarr import RESULT
-        from lrpca.decomposition.zarr_stores import check_replaceable, check_zarr
+        from lrpca.decomposition.zarr_stores import check_replaceable, require_zarr
 
-        check_zarr()
+        require_zarr()
         check_replaceable(target, overwrite=overwrite, form=RESULT)
     else:
         if target.exists() and not (target.is_file() if single else target.is_dir()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrpca.decomposition.file import all_parts
-from lrpca.decomposition.zarr_stores import Coordinates, Dense, abandon, attributes_of, check_zarr, replacing_store
+from lrpca.decomposition.zarr_stores import Coordinates, Dense, abandon, attributes_of, replacing_store, require_zarr
 from lrpca.files.atomic import cannot_write
 from lrpca.files.stored import StoredArray
 from lrpca.matrices.chunked.grid import Grid, Place, plan_grid
@@ -47,7 +47,7 @@ def write_sparse(
     """Write S, the outliers, to a zarr store; see `Decomposition.write_sparse`."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; use one of {', '.join(LAYOUTS)}")
-    check_zarr()
+    require_zarr()
     decomposition = decomposition.to_numpy()
     source = _source(decomposition)
     _refuse_input(path, source)
@@ -127,9 +127,7 @@ def write_store(
     left alone. If S or L Rᵀ cannot be written, or there is an interrupt, a new group holds the other parts, with
     ``complete`` false. Return the paths of the group and of S and L Rᵀ in it.
     """
-    check_zarr()
-    import zarr
-
+    zarr = require_zarr()
     target = Path(path)
     arrays = all_parts(decomposition)
     attributes = {"format": RESULT, "version": VERSION, "complete": False} | facts
@@ -170,9 +168,7 @@ def write_store(
 
 def read_store(path: Path) -> dict[str, Any]:
     """Return the arrays of a group that `write_store` wrote, without S and L Rᵀ, and the text ``facts``."""
-    check_zarr()
-    import zarr
-
+    zarr = require_zarr()
     facts = attributes_of(path)
     if facts.get("format") != RESULT:
         raise ValueError(f"format {facts.get('format')!r}")
@@ -205,7 +201,7 @@ def read_sparse(path: str | os.PathLike[str]) -> Any:
     """
     import scipy.sparse
 
-    check_zarr()
+    zarr = require_zarr()
     if not os.path.exists(path):
         raise FileNotFoundError(f"path={os.fspath(path)!r} does not exist; pass the path given to write_sparse")
     facts = attributes_of(path)
@@ -217,8 +213,6 @@ def read_sparse(path: str | os.PathLike[str]) -> Any:
         )
     if facts["layout"] != "coordinates":
         raise ValueError(f"path={os.fspath(path)!r} holds S as a full array; open it with zarr.open_array")
-    import zarr
-
     group: Any = zarr.open_group(os.fspath(path), mode="r")
     row, column, value = (group[name][:] for name in ("row", "column", "value"))
     return scipy.sparse.coo_array((value, (row, column)), shape=tuple(facts["shape"]))

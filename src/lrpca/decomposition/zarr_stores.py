@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.core.extras import require
 from lrpca.decomposition.file import DIAGNOSIS_ARRAYS
 from lrpca.files.atomic import remove, replacing
 from lrpca.matrices.chunked.grid import Grid, Place
@@ -120,12 +121,9 @@ class Dense:
             self._array.update_attributes({"entries": self._entries})
 
 
-def check_zarr() -> None:
-    """Raise ImportError if zarr is not installed."""
-    try:
-        import zarr  # noqa: F401
-    except ImportError:
-        raise ImportError("writing and reading zarr stores needs zarr; pip install lrpca[dask]") from None
+def require_zarr() -> Any:
+    """Return zarr, or raise an ImportError if it is not installed."""
+    return require("zarr", "dask", "writing and reading zarr stores needs zarr")
 
 
 def attributes_of(path: str | os.PathLike[str]) -> dict[str, Any]:

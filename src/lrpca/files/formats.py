@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca.core.extras import require
 from lrpca.files.text import RefusedError, read_table
 
 Array: TypeAlias = NDArray[Any]
@@ -124,11 +125,7 @@ def _read_mat(file: Path, key: str | None) -> Array:
 
 def _read_mat_hdf5(file: Path, key: str | None) -> Array:
     """Read MATLAB 7.3, where the dimensions are stored in reverse and complex numbers as pairs."""
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f"path={str(file)!r} is MATLAB 7.3, which needs h5py; pip install lrpca[cli]") from None
-
+    h5py = require("h5py", "cli", f"path={str(file)!r} is MATLAB 7.3, which needs h5py")
     with h5py.File(file, "r") as content:
         arrays = {name: _hdf5_header(item) for name, item in content.items() if name != "#refs#"}
         name = choose(file, arrays, key)
@@ -151,13 +148,10 @@ def _hdf5_header(item: Any) -> tuple[tuple[int, ...], bool]:
 
 def _read_parquet(file: Path, key: str | None) -> Array:
     _refuse_key(file, key)
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise ImportError(f"path={str(file)!r} needs pyarrow to be read; pip install lrpca[cli]") from None
+    parquet = require("pyarrow.parquet", "cli", f"path={str(file)!r} needs pyarrow to be read")
+    import pyarrow as pa
 
-    table = pq.ParquetFile(file).read()
+    table = parquet.ParquetFile(file).read()
     pandas_index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):

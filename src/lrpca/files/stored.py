@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from lrpca.core.extras import require
 from lrpca.files.formats import NUMERIC_KINDS, choose, map_npy, read_matrix
 
 # One of them is in every zarr store.
@@ -284,10 +285,7 @@ def _unreadable(part: Any, rows: slice, columns: slice) -> tuple[slice, slice]:
 
 
 def _open_zarr(file: Path, key: str | None) -> StoredZarr:
-    try:
-        import zarr
-    except ImportError:
-        raise ImportError(f"path={str(file)!r} is a zarr store, which needs zarr; pip install lrpca[dask]") from None
+    zarr = require("zarr", "dask", f"path={str(file)!r} is a zarr store, which needs zarr")
     try:
         node: Any = zarr.open(str(file), mode="r")
     except Exception as error:  # metadata can be wrong in many ways
@@ -304,10 +302,7 @@ def _open_zarr(file: Path, key: str | None) -> StoredZarr:
 
 
 def _open_hdf5(file: Path, key: str | None) -> StoredDataset:
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f"path={str(file)!r} needs h5py to be read; pip install lrpca[dask]") from None
+    h5py = require("h5py", "dask", f"path={str(file)!r} needs h5py to be read")
     found: dict[str, tuple[tuple[int, ...], bool]] = {}
 
     def visit(name: str, item: Any) -> None:

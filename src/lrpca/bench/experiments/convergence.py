@@ -50,7 +50,7 @@ def claims(m: Measurement) -> list[Claim]:
     found = []
     for label in m.labels(OURS, PUBLISHED):
         mine, theirs, parts = {}, {}, []
-        for setting in (setting for setting in m.setup.settings if m.of(label, setting)):
+        for setting in m.settings_of(label):
             alpha, others = setting.alpha, [other for other in m.labels(SCALEDGD) if m.of(other, setting)]
             mine[alpha] = m.iterations_to(GOAL, label, setting)
             theirs[alpha] = min(m.iterations_to(GOAL, other, setting) for other in others)

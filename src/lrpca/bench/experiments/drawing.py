@@ -58,7 +58,7 @@ def draw_means(
     """Draw a value of every method against α: means, and bars of one standard deviation."""
     axes: Axes = figure.subplots()
     for label in m.labels():
-        settings = [setting for setting in m.setup.settings if m.of(label, setting)]
+        settings = m.settings_of(label)
         means, deviations = zip(*(value(m, label, setting) for setting in settings), strict=True)
         style = {"marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 4, **style_of(label)}
         axes.errorbar([setting.alpha for setting in settings], means, yerr=deviations, label=label, **style)

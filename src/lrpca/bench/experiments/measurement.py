@@ -177,6 +177,10 @@ class Measurement:
         """Return the runs of one method on one kind of problem."""
         return [run for run in self.runs if (run.label, run.setting) == (label, setting)]
 
+    def settings_of(self, label: str) -> list[Any]:
+        """Return the kinds of problems that a method ran on."""
+        return [setting for setting in self.setup.settings if self.of(label, setting)]
+
     def trained(self, label: str, setting: Any) -> list[Training]:
         """Return the trainings of one label for one kind of problem."""
         return [training for training in self.trainings if (training.label, training.setting) == (label, setting)]

@@ -6,9 +6,10 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lrpca.schedule import Schedule
 from lrpca.testing import Problem
 
 if TYPE_CHECKING:
-    from lrpca.solvers.base import Record, State
+    from lrpca.solvers.base import State
 
 OURS = "LRPCA, this library"
 PUBLISHED = "LRPCA, published model"
@@ -244,18 +245,15 @@ def run_method(method: Method, problem: Problem, setting: Setting, seed: int, ru
         )
     seconds = time.perf_counter() - began - watching
     last = d.history[-1].residual if d.history else None
+    times = [record.seconds or 0.0 for record in d.history]
     return Run(
         *(method.label, setting, seed, d.reason, digits(seconds), d.n_iter),
-        seconds_per_iteration=_mean_seconds(d.history),
-        early_seconds=_mean_seconds(d.history[:EARLY]),
+        seconds_per_iteration=digits(fmean(times or [0.0])) or 0.0,
+        early_seconds=digits(fmean(times[:EARLY] or [0.0])) or 0.0,
         residual=None if last is None else digits(last),
         error=digits(problem.error(d.low_rank)),
         errors=[float(f"{error:.4g}") for error in errors if np.isfinite(error)],
     )
-
-
-def _mean_seconds(history: Sequence[Record]) -> float:
-    return float(f"{np.mean([record.seconds or 0.0 for record in history]):.4g}") if history else 0.0
 
 
 def train(
@@ -278,11 +276,10 @@ def train(
     )
     seconds = float(f"{time.perf_counter() - began:.4g}")
     steps = schedule.meta["training"]["steps_taken"]
-    thresholds, step_sizes, tail = (_rounded(v) for v in (schedule.thresholds, schedule.steps, schedule.tail or ()))
+    thresholds, step_sizes, tail = (
+        [float(f"{value:.6g}") for value in values]
+        for values in (schedule.thresholds, schedule.steps, schedule.tail or ())
+    )
     held_out = list(schedule.meta["scores"]["held_out_errors"])
     numbers = (held_out, thresholds, step_sizes, tail or None)
     return schedule, Training(label, setting, seed, steps, steps, seconds, *numbers)
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]

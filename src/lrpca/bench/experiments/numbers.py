@@ -40,7 +40,9 @@ def measure(setup: Setup, say: Say) -> Measurement:
     contestants = {OURS: f"FRMNN of K = {FREE_LAYERS} layers in the paper's form, trained by the fast algorithm"}
     for setting in setup.settings:
         if (schedule := methods.published_model(setting.alpha)) is not None:
-            trainings.append(as_training(schedule.scaled_to((setting.n, setting.n), setting.rank), setting))
+            scaled = schedule.scaled_to((setting.n, setting.n), setting.rank)
+            # Trained elsewhere.
+            trainings.append(Training(PUBLISHED, setting, 0, 0, 0, 0.0, (), [*scaled.thresholds], [*scaled.steps]))
             contestants[PUBLISHED] = "16 layers as published; thresholds are scaled to other n by the paper's rule"
     notes = [
         f"Beyond layer {FREE_LAYERS} the numbers of the FRMNN follow its recurrence.",
@@ -73,11 +75,6 @@ def _schedule(training: Training) -> Schedule:
     return Schedule(training.thresholds, training.step_sizes, tail=training.tail)
 
 
-def as_training(schedule: Schedule, setting: Setting) -> Training:
-    """Return a published model as one that was trained elsewhere."""
-    return Training(PUBLISHED, setting, 0, 0, 0, 0.0, (), list(schedule.thresholds), list(schedule.steps))
-
-
 def learned(training: Training) -> tuple[list[float], list[float]]:
     """Return thresholds of layers 0 to 16 and steps of layers 1 to 16, as far as there are any.
 
@@ -104,12 +101,11 @@ def tables(m: Measurement) -> list[Table]:
     pairs = [(label, setting) for setting in m.setup.settings for label in m.contestants if m.trained(label, setting)]
     columns = ["k", *(f"α = {setting.alpha:g}, {_short(label)}" for label, setting in pairs)]
     numbers = [middle(m, label, setting) for label, setting in pairs]
-    thresholds, steps, summary = [], [], []
+    thresholds, steps = [], []
     for k in range(LAYERS + 1):
         thresholds.append([k, *(f"{each[k]:.2e}" if k < len(each) else None for each, _ in numbers)])
         steps.append([k, *(digits(each[k - 1], 3) if k <= len(each) else None for _, each in numbers)])
-    for (label, setting), both in zip(pairs, numbers, strict=True):
-        summary.append([setting.alpha, label, *_summary(m, label, setting, *both)])
+    summary = [[setting.alpha, label, *_summary(m, label, setting)] for label, setting in pairs]
     about = ["α", "", f"ζ_k / ζ_(k-1), layers 1 to {FREE_LAYERS}", "R² of log ζ", "β, φ"]
     return [
         Table("Thresholds ζ_k, median over the trainings", columns, thresholds),
@@ -118,10 +114,9 @@ def tables(m: Measurement) -> list[Table]:
     ]
 
 
-def _summary(
-    m: Measurement, label: str, setting: Setting, thresholds: Sequence[float], steps: Sequence[float]
-) -> list[Any]:
+def _summary(m: Measurement, label: str, setting: Setting) -> list[Any]:
     """Return decay, tail, ratio to the theorem's thresholds, and the layers with large steps."""
+    thresholds, steps = middle(m, label, setting)
     factor, straight = decay(thresholds)
     above = ", ".join(str(k) for k, step in enumerate(steps, start=1) if step > MOST_STEP) or "none"
     tails = [training.tail for training in m.trained(label, setting) if training.tail]

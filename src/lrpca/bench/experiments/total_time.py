@@ -67,7 +67,7 @@ def claims(m: Measurement) -> list[Claim]:
     found = []
     for label in m.labels(OURS, PUBLISHED):
         parts, factors, failed = [], [], False
-        for setting in (setting for setting in m.setup.settings if m.of(label, setting)):
+        for setting in m.settings_of(label):
             failed = failed or not all(map(solved, m.of(label, setting)))
             others = {
                 other: seconds(m, other, setting)[0]

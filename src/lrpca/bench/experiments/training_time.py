@@ -97,9 +97,8 @@ def spread(steps: Sequence[int], some: int) -> dict[int, int]:
     >>> spread([100, 300, 100], 5)
     {0: 1, 1: 3, 2: 1}
     """
-    total = sum(steps)
     stage_of = [index for index, count in enumerate(steps) for _ in range(count)]
-    return dict(Counter(stage_of[int((i + 0.5) * total / some)] for i in range(some)))
+    return dict(Counter(stage_of[int((i + 0.5) * len(stage_of) / some)] for i in range(some)))
 
 
 def seconds(m: Measurement, label: str, setting: Setting) -> float:
@@ -149,9 +148,8 @@ def claims(m: Measurement) -> list[Claim]:
         if len(by_size) > 1:
             low, high = min(by_size, key=lambda s: s.n), max(by_size, key=lambda s: s.n)
             growth, entries = seconds(m, label, high) / seconds(m, label, low), (high.n / low.n) ** 2
-            text = (
-                f"n = {high.n} takes {growth:.3g} times as long as n = {low.n}, with {entries:.3g} times the entries."
-            )
+            text = f"n = {high.n} takes {growth:.3g} times as long as n = {low.n}, with {entries:.3g} times the "
+            text += "entries."
             paper = "“the training time is not proportional to the problem size due to the high concurrency of GPU "
             found.append(Claim(f"{paper}computing”", label, text, growth <= NOT_PROPORTIONAL * entries))
         if len(by_share) > 1:
