@@ -19,13 +19,12 @@ from lrpca.cli.reproduce import reproduce
 from lrpca.cli.train import train
 from lrpca.cli.video import video
 
+_OUTPUT = "Folder for the pictures and the page."
 _CONVERGED = exit_codes("done and converged.", "done and written, but not converged.")
 
 
 def demo(
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="DIR", help="Folder for the pictures and the page.")
-    ] = Path("lrpca-demo"),
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help=_OUTPUT)] = Path("lrpca-demo"),
     frames: Annotated[int, Option(min=20, metavar="N", help="Number of frames to render.")] = 300,
     force: Annotated[bool, Option("--force", "-f", help="Replace an existing page.")] = False,
 ) -> None:

@@ -1,6 +1,5 @@
 """The command ``lrpca bench``: solvers beside each other, on a planted problem or on your own matrix."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +12,15 @@ from lrpca.cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from lrpca.bench.contest import Contest
 
-_SIDE, _RANK = 3000, 5
+_FOLDER, _SIDE, _RANK = Path("lrpca-bench"), 3000, 5
 _RANK_HELP = "Rank of the low-rank part; required for a FILE, otherwise 5."
 _METHODS = "all, or name,name:option=value,... (repeatable)."
 _THREADS = "Threads of each method (default: OMP_NUM_THREADS and similar, or all processors)."
 
 
-default = Path("lrpca-bench")
-
-
 def bench(
     file: Annotated[Path | None, Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
-    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of the report.")] = default,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of the report.")] = _FOLDER,
     methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
     rank: Annotated[int | None, Option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
     key: Annotated[str | None, Option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
@@ -50,97 +46,70 @@ def bench(
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
     """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
-    made = {
+    from lrpca import plot
+    from lrpca.bench.contest import Conditions, compete, page, parse_specs
+    from lrpca.files import read_matrix
+    from lrpca.files.atomic import check_folder
+
+    asked: dict[str, Any] = {
         **{"n": n, "shape": shape, "outliers": outliers, "outlier_size": outlier_size, "noise": noise},
         **{"missing": missing, "condition": condition, "placement": placement, "dtype": dtype},
     }
-    source = _Source(file, key, truth, rank, seed, made)
-    conditions = {
-        **{"tol": tol, "target": target, "blind": blind, "repeat": repeat, "time_limit": time_limit},
-        "memory_limit": None if memory_limit is None else memory_limit * 1e9,
-        **{"threads": threads, "seed": seed},
-    }
-    contest = _run(source, methods or ["all"], conditions, output, force=force, quiet=quiet)
-    answered = any(entry.answered for entry in contest.entries)
-    raise typer.Exit(ExitCode.DONE if answered else ExitCode.NOT_CONVERGED)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where the problem comes from: a file, or the options of a planted problem."""
-
-    file: Path | None
-    key: str | None
-    truth: Path | None
-    rank: int | None
-    seed: int
-    made: dict[str, Any]
-
-    def check(self) -> None:
-        """Raise ValueError for options that belong to the other kind of problem."""
-        made, given = self.made, [name for name, value in self.made.items() if value is not None]
-        if self.file is None:
-            for name, value in (("--truth", self.truth), ("--key", self.key)):
-                if value is not None:
-                    raise ValueError(f"{name}={value} belongs to a FILE; name the file, or leave it out")
-        elif given:
-            option = f"--{given[0].replace('_', '-')}={made[given[0]]}"
-            raise ValueError(f"{option} makes a problem; leave it out, or FILE")
-        elif self.rank is None:
-            raise ValueError("--rank=None is not enough for a FILE; give --rank N, e.g. 5")
-        if made["n"] is not None and made["shape"] is not None:
-            raise ValueError(f"--n={made['n']} is given beside --shape={made['shape']}; give one of them")
-
-    def load(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the problem, the truth where it is a file of its own, and what the report shall say."""
-        if self.file is None:
-            return self._make()
-        from lrpca.files import read_matrix
-
-        exact = None if self.truth is None else read_matrix(self.truth)
-        return read_matrix(self.file, key=self.key), exact, {"name": f"the matrix {self.file.name}"}
-
-    def _make(self) -> tuple[Any, Any, dict[str, Any]]:
-        from lrpca.testing import planted
-
-        names = {"outliers": "outlier_fraction"}
-        given = {names.get(name, name): value for name, value in self.made.items() if value is not None}
-        side = given.pop("n", _SIDE)
-        shape = read_shape(given.pop("shape", f"{side}x{side}"))
-        dtype = given.pop("dtype", "float64")
-        if dtype not in ("float64", "float32", "complex128", "complex64"):
-            raise ValueError(f"dtype={dtype!r} is unknown; use one of float64, float32, complex128, complex64")
-        problem = planted(shape, rank=self.rank or _RANK, dtype=dtype, random_state=self.seed, **given)
-        described = {name: value for name, value in given.items() if name not in ("missing", "outlier_fraction")}
-        return problem, None, {"name": "a planted problem", "seed": self.seed} | described
-
-
-def _run(
-    source: _Source, methods: list[str], conditions: dict[str, Any], output: Path, *, force: bool, quiet: bool
-) -> "Contest":
-    """Check the options, compare, and write and show the report."""
-    from lrpca import plot
-    from lrpca.bench.contest import Conditions, compete, page, parse_specs
-    from lrpca.files.atomic import check_folder
-
+    made = {name: value for name, value in asked.items() if value is not None}
+    specs, most = methods or ["all"], None if memory_limit is None else memory_limit * 1e9
     with exit_with(ExitCode.USAGE):
         plot.require_matplotlib()
-        parse_specs(methods)
-        source.check()
-        equal = Conditions(**conditions)
+        parse_specs(specs)
+        _check(file, made, {"--truth": truth, "--key": key}, rank)
+        conditions = Conditions(tol, blind, target, repeat, time_limit, most, threads, seed)
     with exit_with(ExitCode.OUTPUT):
         check_folder(output, page.FILES, overwrite=force)
-    refused = ExitCode.INPUT if source.file else ExitCode.USAGE
-    with exit_with(refused):
-        problem, truth, description = source.load()
-    about = {"rank": source.rank, "truth": truth, "description": description}
-    with exit_with(refused), stages() as say:
-        contest = compete(problem, methods, equal, progress=(lambda line: None) if quiet else say, **about)
+    with exit_with(ExitCode.INPUT if file else ExitCode.USAGE):
+        exact = None if truth is None else read_matrix(truth)
+        if file is None:
+            problem, about = _planted(made, rank, seed)
+        else:
+            problem, about = read_matrix(file, key=key), {"name": f"the matrix {file.name}"}
+        with stages() as say:
+            told = (lambda line: None) if quiet else say
+            contest = compete(problem, specs, conditions, rank=rank, truth=exact, description=about, progress=told)
     with exit_with(ExitCode.OUTPUT):
         written = page.write(contest, output)
     if not quiet:
         _show(contest, written)
-    return contest
+    answered = any(entry.answered for entry in contest.entries)
+    raise typer.Exit(ExitCode.DONE if answered else ExitCode.NOT_CONVERGED)
+
+
+def _check(file: Path | None, made: dict[str, Any], of_file: dict[str, Any], rank: int | None) -> None:
+    """Raise ValueError for options that belong to the other kind of problem: a file, or one that is made."""
+    if file is None:
+        for name, value in of_file.items():
+            if value is not None:
+                raise ValueError(f"{name}={value} belongs to a FILE; name the file, or leave it out")
+    elif made:
+        name, value = next(iter(made.items()))
+        raise ValueError(f"--{name.replace('_', '-')}={value} makes a problem; leave it out, or FILE")
+    elif rank is None:
+        raise ValueError("--rank=None is not enough for a FILE; give --rank N, e.g. 5")
+    if "n" in made and "shape" in made:
+        raise ValueError(f"--n={made['n']} is given beside --shape={made['shape']}; give one of them")
+
+
+def _planted(made: dict[str, Any], rank: int | None, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Return a problem, and what the report says of it."""
+    from lrpca.testing import planted
+
+    names = {"outliers": "outlier_fraction"}
+    given = {names.get(name, name): value for name, value in made.items()}
+    side = given.pop("n", _SIDE)
+    shape = read_shape(given.pop("shape", f"{side}x{side}"))
+    dtype = given.pop("dtype", "float64")
+    if dtype not in ("float64", "float32", "complex128", "complex64"):
+        raise ValueError(f"dtype={dtype!r} is unknown; use one of float64, float32, complex128, complex64")
+    problem = planted(shape, rank=rank or _RANK, dtype=dtype, random_state=seed, **given)
+    described = {name: value for name, value in given.items() if name not in ("missing", "outlier_fraction")}
+    return problem, {"name": "a planted problem", "seed": seed} | described
 
 
 def _show(contest: "Contest", written: Path) -> None:

@@ -11,14 +11,16 @@ from lrpca.cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from lrpca.bench.experiments.reproduce import Reproduction
 
+_FOLDER = Path("lrpca-reproduce")
+_OUTPUT = "Folder of NAME.json and NAME.html."
 _VIDEO = "Footage for 'video': a file or folder of pictures; repeat it, in turn for the clips."
 
 
 def reproduce(
     name: Annotated[str, Argument(metavar="[NAME]", help="Which comparison; 'list' shows them.")] = "list",
-    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of NAME.json and NAME.html.")] = Path(
-        "lrpca-reproduce"
-    ),
+    output: Annotated[
+        Path, Option("--output", "-o", metavar="DIR", help="Folder of NAME.json and NAME.html.")
+    ] = _FOLDER,
     quick: Annotated[bool, Option("--quick", help="A small form: seconds instead of minutes, no verdicts.")] = False,
     repeat: Annotated[int | None, Option(min=1, metavar="K", help="Problems for each setting.")] = None,
     seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
@@ -27,6 +29,7 @@ def reproduce(
 ) -> None:
     """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
     from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment
+    from lrpca.bench.experiments.reproduce import reproduce as run
 
     if name == "list":
         rows = [[e.name, f"{e.summary}; {e.full}"] for e in EXPERIMENTS.values()]
@@ -36,15 +39,10 @@ def reproduce(
         find_experiment(name)
         if video and name != "video":
             raise ValueError(f"--video={video[0]} is not used by {name!r}; leave it out, or use 'video'")
-    settings = {"quick": quick, "repeat": repeat, "random_state": seed, "videos": video or []}
-    _show(_run(name, output, settings | {"overwrite": force}))
-
-
-def _run(name: str, output: Path, settings: dict[str, Any]) -> "Reproduction":
-    from lrpca.bench.experiments.reproduce import reproduce
-
     with exit_with(ExitCode.INPUT, ValueError), exit_with(ExitCode.OUTPUT, OSError), stages() as say:
-        return reproduce(name, output, **settings, progress=say)
+        settings: dict[str, Any] = {"quick": quick, "repeat": repeat, "random_state": seed, "videos": video or []}
+        result = run(name, output, **settings, overwrite=force, progress=say)
+    _show(result)
 
 
 def _show(result: "Reproduction") -> None:

@@ -72,17 +72,50 @@ def train(
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
     """Learn a schedule from generated problems, or from your own matrices in FILES."""
+    from lrpca import learn
+    from lrpca import plot as figures
+    from lrpca.cli.memory_limit import PYTORCH, require_memory
+    from lrpca.cli.models import draw, load_schedule
+
     material = _Material(tuple(files or ()), tuple(truth or ()), labels, mixture, rank, shape, outliers)
     beside = output.with_name(f"{output.stem}.checkpoint.json")
     places = _Places(output, checkpoint or beside, plot, resume, force)
-    settings = {
+    settings: dict[str, Any] = {
         **{"model": model, "form": form, "way": way, "layers": layers, "depth": depth, "steps": steps},
         **{"learning_rate": learning_rate, "patience": patience, "random_state": seed, "device": device},
     }
     # The command that makes this model from the beginning.
     words = ctx.obj if isinstance(ctx.obj, list) else sys.argv[1:]
     command = shlex.join(["lrpca", *(word for word in words if word != "--resume")])
-    schedule = _run(material, places, settings, begin, floor, command, quiet)
+    with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
+        require_memory(PYTORCH, "for PyTorch")
+        _ = learn.train  # raises ImportError without PyTorch
+        if places.plot is not None:
+            figures.require_matplotlib()
+        material.check()
+        if begin is not None and settings["form"] is not None:
+            raise ValueError(f"--form={settings['form']} cannot be combined with --begin; give one of them")
+        settings |= material.drawn()
+    with exit_with(ExitCode.INPUT):
+        settings["form"] = load_schedule(begin) if begin is not None else settings["form"] or "adaptive"
+    with exit_with(ExitCode.USAGE, ValueError):
+        problems = _check_settings(settings, material, floor)
+    with exit_with(ExitCode.OUTPUT):
+        places.check([*material.files, *material.truth, *([Path(begin)] if begin else [])])
+    with exit_with(ExitCode.INPUT):
+        if places.resume and not places.checkpoint.exists():
+            raise ValueError(f"--resume has no {str(places.checkpoint)!r} to resume from; leave it out to start again")
+        source = _read(material, problems, settings["random_state"], quiet)
+    with exit_with(ExitCode.OUTPUT):
+        places.clear()
+    schedule = _train(source, places, settings, command, quiet)
+    if floor is not None:
+        schedule = replace(schedule, floor=floor)
+    with exit_with(ExitCode.OUTPUT):
+        schedule.save(places.output)
+        places.checkpoint.unlink(missing_ok=True)
+    if places.plot is not None:
+        draw(schedule, places.plot, force=places.force)
     if not quiet:
         _report(schedule, material, places)
 
@@ -197,52 +230,6 @@ class _Places:
                 path.parent.mkdir(parents=True, exist_ok=True)
         if not self.resume:
             self.checkpoint.unlink(missing_ok=True)
-
-
-def _run(
-    material: _Material,
-    places: _Places,
-    settings: dict[str, Any],
-    begin: str | None,
-    floor: float | None,
-    command: str,
-    quiet: bool,
-) -> "Schedule":
-    """Check everything that can be checked before work begins, train, and write."""
-    from lrpca import learn, plot
-    from lrpca.cli.memory_limit import PYTORCH, require_memory
-    from lrpca.cli.models import draw, load_schedule
-
-    with exit_with(ExitCode.USAGE, ValueError, NotImplementedError):
-        require_memory(PYTORCH, "for PyTorch")
-        _ = learn.train  # raises ImportError without PyTorch
-        if places.plot is not None:
-            plot.require_matplotlib()
-        material.check()
-        if begin is not None and settings["form"] is not None:
-            raise ValueError(f"--form={settings['form']} cannot be combined with --begin; give one of them")
-        settings = {**settings, **material.drawn()}
-    with exit_with(ExitCode.INPUT):
-        settings["form"] = load_schedule(begin) if begin is not None else settings["form"] or "adaptive"
-    with exit_with(ExitCode.USAGE, ValueError):
-        problems = _check_settings(settings, material, floor)
-    with exit_with(ExitCode.OUTPUT):
-        places.check([*material.files, *material.truth, *([Path(begin)] if begin else [])])
-    with exit_with(ExitCode.INPUT):
-        if places.resume and not places.checkpoint.exists():
-            raise ValueError(f"--resume has no {str(places.checkpoint)!r} to resume from; leave it out to start again")
-        source = _read(material, problems, settings["random_state"], quiet)
-    with exit_with(ExitCode.OUTPUT):
-        places.clear()
-    schedule = _train(source, places, settings, command, quiet)
-    if floor is not None:
-        schedule = replace(schedule, floor=floor)
-    with exit_with(ExitCode.OUTPUT):
-        schedule.save(places.output)
-        places.checkpoint.unlink(missing_ok=True)
-    if places.plot is not None:
-        draw(schedule, places.plot, force=places.force)
-    return schedule
 
 
 def _check_settings(settings: dict[str, Any], material: _Material, floor: float | None) -> "PaperProblems":

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,6 @@ from lrpca.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lrpca.video import Progress, Separation
-    from lrpca.video.request import Request
 
 _IN = "A video file, or a folder of pictures."
 _OUT = "Folder for the videos and the page; default: IN-separated."
@@ -50,19 +50,33 @@ def video(
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
     """Split a clip into background and moving objects; write videos, masks and a page."""
-    folder = _default_output(file) if output is None else output
+    from lrpca.video import open_frames, separate
+    from lrpca.video.outputs import check_output
+    from lrpca.video.request import Request
+
+    whole = file.resolve()  # "." has no name
+    name = (whole.name if file.is_dir() else whole.stem) or "clip"
+    folder = Path(f"{name}-separated") if output is None else output
     settings: dict[str, Any] = {"grey": grey, "sensitivity": sensitivity, "clean": not no_clean, "rank": rank}
     settings |= {"window": window, "masks": masks, "downscale": downscale, "overwrite": force}
     with exit_with(ExitCode.USAGE, ValueError):
         settings |= {"roi": _read_region("roi", roi), "ignore": _read_region("ignore", ignore)}
-        _check(settings)
-    with exit_with(ExitCode.INPUT):
-        _check_clip(file, settings)
+        request = Request(**{field.name: settings[field.name] for field in fields(Request)})
+        if masks not in ("video", "pictures"):
+            raise ValueError(f"--masks={masks} is unknown; use video or pictures")
+    # A pipe can be read only once.
+    with exit_with(ExitCode.INPUT), nullcontext() if file.is_fifo() else open_frames(file) as reader:
+        if reader is not None:
+            request.resolution(reader.height, reader.width)
+            request.region(reader.height, reader.width)
     with exit_with(ExitCode.OUTPUT):
-        from lrpca.video.outputs import check_output
-
         check_output(folder, file, masks, overwrite=force)
-    result = _run(file, folder, settings, quiet)
+    with (
+        exit_with(ExitCode.INPUT, ValueError),
+        exit_with(ExitCode.OUTPUT, OSError),
+        live_rows(quiet, "separating", _LEARNING) as show,
+    ):
+        result = separate(file, folder, callback=_follow(show), **settings)
     stays = "" if result.folder == folder else f", to {str(result.folder)!r}: the complete result stays"
     for note in result.notes:
         before = f"the {result.n_frames} frames before are separated and written"
@@ -72,11 +86,6 @@ def video(
     if not quiet:
         _report(result)
     raise typer.Exit(ExitCode.DONE if result.complete else ExitCode.NOT_CONVERGED)
-
-
-def _default_output(file: Path) -> Path:
-    whole = file.resolve()  # "." has no name
-    return Path(f"{(whole.name if file.is_dir() else whole.stem) or 'clip'}-separated")
 
 
 def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
@@ -90,41 +99,6 @@ def _read_region(name: str, text: str | None) -> tuple[int, ...] | Path | None:
     if re.fullmatch(r"[\d\s,.+-]*", text) and not Path(text).is_file():
         raise ValueError(f"--{name}={text!r} is not a box; write LEFT,TOP,RIGHT,BOTTOM in pixels, e.g. 0,40,320,240")
     return Path(text)
-
-
-def _check(settings: dict[str, Any]) -> None:
-    """Raise ValueError for settings that are wrong for any clip."""
-    _request(settings)
-    if settings["masks"] not in ("video", "pictures"):
-        raise ValueError(f"--masks={settings['masks']} is unknown; use video or pictures")
-
-
-def _check_clip(file: Path, settings: dict[str, Any]) -> None:
-    """Raise ValueError for a clip that cannot be read, or settings that are wrong for it."""
-    from lrpca.video import open_frames
-
-    if file.is_fifo():  # it can be read only once
-        return
-    with open_frames(file) as reader:
-        _request(settings).resolution(reader.height, reader.width)
-        _request(settings).region(reader.height, reader.width)
-
-
-def _request(settings: dict[str, Any]) -> "Request":
-    from lrpca.video.request import Request
-
-    return Request(**{field.name: settings[field.name] for field in fields(Request)})
-
-
-def _run(file: Path, folder: Path, settings: dict[str, Any], quiet: bool) -> "Separation":
-    from lrpca.video import separate
-
-    with (
-        exit_with(ExitCode.INPUT, ValueError),
-        exit_with(ExitCode.OUTPUT, OSError),
-        live_rows(quiet, "separating", _LEARNING) as show,
-    ):
-        return separate(file, folder, callback=_follow(show), **settings)
 
 
 def _follow(show: Shown) -> "Callable[[Progress], None]":

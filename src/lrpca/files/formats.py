@@ -148,10 +148,10 @@ def _hdf5_header(item: Any) -> tuple[tuple[int, ...], bool]:
 
 def _read_parquet(file: Path, key: str | None) -> Array:
     _refuse_key(file, key)
-    parquet = require("pyarrow.parquet", "cli", f"path={str(file)!r} needs pyarrow to be read")
-    import pyarrow as pa
+    pa = require("pyarrow", "cli", f"path={str(file)!r} needs pyarrow to be read")
+    import pyarrow.parquet as pq
 
-    table = parquet.ParquetFile(file).read()
+    table = pq.ParquetFile(file).read()
     pandas_index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
