@@ -120,7 +120,7 @@ def test_tuning_takes_what_arrives_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(methods, "STEPS", (0.1, 0.7, 0.3))
     setup = replace(TINY, settings=TINY.settings[:1], tuning_n=150, tuning_iterations=60)
     for rule in (None, 1e-3):
-        tuned = methods.tuned_scaledgd(setup, silent, rule)
+        tuned = methods.tuned("ScaledGD", setup, silent, rule)
         assert tuned.arguments[SETTING]["options"] == {"alpha": 0.1, "gamma": 2.0, "step": 0.7}
         assert "α = 0.1: γ 2, step 0.7" in tuned.told
 
@@ -128,7 +128,7 @@ def test_tuning_takes_what_arrives_first(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_tuning_without_arrival_takes_the_smallest_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "GAMMAS", (None,))
     monkeypatch.setattr(methods, "STEPS", (0.05, None, 0.1))
-    tuned = methods.tuned_scaledgd(replace(TINY, settings=TINY.settings[:1], tuning_iterations=3), silent)
+    tuned = methods.tuned("ScaledGD", replace(TINY, settings=TINY.settings[:1], tuning_iterations=3), silent)
     assert tuned.arguments[SETTING]["options"] == {"alpha": 0.1} and "α = 0.1: own γ, own step" in tuned.told
 
 

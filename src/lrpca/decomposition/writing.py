@@ -104,9 +104,8 @@ def check_disk_space(path: str | os.PathLike[str], Y: Any, n_matrices: int) -> N
 
 def summarize(decomposition: Decomposition) -> dict[str, Any]:
     """Return the numbers of a run, without its matrices, ready for JSON: what is unknown or not finite is None."""
-    numbers = {name: _plain(getattr(decomposition, name)) for name in NUMBERS}
-    history = [{name: _plain(value) for name, value in asdict(record).items()} for record in decomposition.history]
-    return numbers | {
+    history = [plain(asdict(record)) for record in decomposition.history]
+    return {name: plain(getattr(decomposition, name)) for name in NUMBERS} | {
         "seconds": math.fsum(record["seconds"] or 0.0 for record in history),
         "components": decomposition.diagnosis.components,
         "messages": list(decomposition.diagnosis.messages),
@@ -174,13 +173,17 @@ def write_result(
     return _write_folder(decomposition, target, full)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold."""
+def plain(value: Any) -> Any:
+    """Return settings and numbers as JSON can hold them; what is not a finite number becomes None."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _write_file(decomposition: Decomposition, target: Path, full: list[str]) -> None:

@@ -11,7 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrpca.bench.contest.results import Contest, Entry, plain
+from lrpca.bench.contest.results import Contest, Entry
+from lrpca.decomposition.writing import plain
 from lrpca.files.atomic import replacing_files
 from lrpca.report import Number, Page, Picture, plotted
 

@@ -25,10 +25,11 @@ from typing import IO, Any
 import numpy as np
 
 from lrpca.bench.contest.methods import Answer, Task, solve
-from lrpca.bench.contest.results import Point, plain
+from lrpca.bench.contest.results import Point
 from lrpca.bench.contest.scoring import Probe, count_outliers, numerical_rank, relative_error
 from lrpca.bench.measuring import begin_peak, memory_of, peak_memory
 from lrpca.core.environment import THREAD_VARIABLES
+from lrpca.decomposition.writing import plain
 from lrpca.solvers.methods import METHODS
 
 # Seconds for loading and compiling, and for scoring the answer; neither is timed.

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lrpca.solvers.options import is_integer
 
 
@@ -177,16 +175,3 @@ class Contest:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists, for JSON."""
         return {"format": "lrpca-arena", "version": 1, **asdict(self)}
-
-
-def plain(value: Any) -> Any:
-    """Return settings and scores as JSON can hold them; what is not a finite number becomes None."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -23,7 +23,7 @@ PAPER_COUNT, PAPER_ALPHA = 8, 0.1
 
 def measure(setup: Setup, say: Say) -> Measurement:
     """Run LRPCA, the published models and three settings of ScaledGD, with the error after every iteration."""
-    entered = [methods.ours(setup), *methods.published(setup), methods.tuned_scaledgd(setup, say)]
+    entered = [methods.ours(setup), *methods.published(setup), methods.tuned(SCALEDGD, setup, say)]
     entered += [methods.scaledgd(setup, gamma) for gamma in (1.2, 2.0)]
     notes = [
         methods.published_note(setup),

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -108,51 +108,38 @@ def scaledgd(setup: Setup, gamma: float, step: float = 0.5) -> Method:
     return Method(f"{SCALEDGD}, γ = {gamma:g}", arguments, told)
 
 
-def tuned_scaledgd(setup: Setup, say: Say, residual: float | None = None) -> Method:
-    """Return ScaledGD, given the true α, with the best γ and step, see `_tuned`."""
-
-    def candidates(setting: Setting) -> list[dict[str, float]]:
-        # With γα = 1 or more S would take everything.
-        pairs = [(gamma, step) for gamma in GAMMAS if (gamma or 1) * setting.alpha < 1 for step in STEPS]
-        given = ({"alpha": setting.alpha, "gamma": gamma, "step": step} for gamma, step in pairs)
-        return [{name: value for name, value in options.items() if value is not None} for options in given]
-
-    return _tuned("scaledgd", candidates, setup, say, residual)
-
-
-def tuned_altproj(setup: Setup, say: Say, residual: float | None = None) -> Method:
-    """Return AltProj, in the form of its paper, with the best β, see `_tuned`."""
-
-    def candidates(setting: Setting) -> list[dict[str, float]]:
-        return [{"beta": factor * 0.5 / math.sqrt(setting.n)} for factor in BETAS]
-
-    # The best β depends on n.
-    return _tuned("altproj", candidates, replace(setup, tuning_n=setup.base.n), say, residual)
-
-
-def _tuned(
-    method: str, candidates: Callable[[Setting], list[dict[str, float]]], setup: Setup, say: Say, residual: float | None
-) -> Method:
-    """Return a method with the options that do best on two more problems for each setting.
+def tuned(name: str, setup: Setup, say: Say, residual: float | None = None) -> Method:
+    """Return ScaledGD or AltProj with the options that do best on two more problems for each setting.
 
     The best options need the fewest iterations: to an error of 1e-4, or where a `residual` is given, to that residual
     with an X that is not wrong. If none gets there on both problems, the smallest error decides.
     """
-    name, knows = (SCALEDGD, "the rank and the true α") if method == "scaledgd" else (ALTPROJ, "the rank")
     arguments: dict[Setting, dict[str, Any]] = {}
     chosen = []
     for setting in setup.settings:
         say(f"tuning {name} for α = {setting.alpha:g}")
-        smaller = replace(setting, n=setup.tuning_n)
+        # The best β depends on n.
+        smaller = replace(setting, n=setup.base.n if name == ALTPROJ else setup.tuning_n)
         problems = [smaller.draw(setup.seed + TUNING_SEED + i) for i in range(TUNING_PROBLEMS)]
         best = (math.inf, math.inf)
-        for options in candidates(setting):
-            call = Method("", {setting: {"method": method, "options": options}}, "")
+        for options in _candidates(name, setting):
+            call = Method("", {setting: {"method": name.lower(), "options": options}}, "")
             score = _score(call, setting, problems, best[0], setup.tuning_iterations, residual)
             if setting not in arguments or score < best:
                 best, arguments[setting] = score, call.arguments[setting]
         chosen.append(f"α = {setting.alpha:g}: " + _in_words(arguments[setting]["options"]))
+    knows = "the rank" if name == ALTPROJ else "the rank and the true α"
     return Method(f"{name}, tuned", arguments, f"{knows}; tuned on other problems to {'; '.join(chosen)}")
+
+
+def _candidates(name: str, setting: Setting) -> list[dict[str, float]]:
+    """Return the options that are tried."""
+    if name == ALTPROJ:
+        return [{"beta": factor * 0.5 / math.sqrt(setting.n)} for factor in BETAS]
+    # With γα = 1 or more S would take everything.
+    pairs = [(gamma, step) for gamma in GAMMAS if (gamma or 1) * setting.alpha < 1 for step in STEPS]
+    given = ({"alpha": setting.alpha, "gamma": gamma, "step": step} for gamma, step in pairs)
+    return [{name: value for name, value in options.items() if value is not None} for options in given]
 
 
 def _in_words(options: Mapping[str, float]) -> str:

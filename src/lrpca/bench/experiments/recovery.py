@@ -31,7 +31,7 @@ def measure(setup: Setup, say: Say) -> Measurement:
         "Each method stops by its own rule. ScaledGD is given the true α and, for each α, the γ and the step that did "
         f"best on two other problems, among {methods.GRID}.",
     ]
-    entered = [methods.ours(setup), methods.tuned_scaledgd(setup, say)]
+    entered = [methods.ours(setup), methods.tuned(SCALEDGD, setup, say)]
     return methods.run_all(entered, setup, say, methods.Rule(setup.max_iter), notes)
 
 

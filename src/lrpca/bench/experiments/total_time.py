@@ -23,7 +23,7 @@ def measure(setup: Setup, say: Say) -> Measurement:
     default = methods.ours(setup)
     own = replace(default, label=OWN_RULE, told="the rank; stops by its own, stricter rule", own_rule=True)
     entered = [default, own, *methods.published(setup)]
-    entered += [methods.tuned_scaledgd(setup, say, RULE), methods.tuned_altproj(setup, say, RULE)]
+    entered += [methods.tuned(name, setup, say, RULE) for name in (SCALEDGD, ALTPROJ)]
     notes = [
         f"Every method is stopped by the same callback, the first time that ‖Y − X − S‖/‖Y‖ < {RULE:g}, except "
         f"“{OWN_RULE}”: the plain call, which continues until X no longer changes and checks its result.",

@@ -23,7 +23,7 @@ from lrpca.bench.experiments.measurement import Claim, Experiment, Measurement, 
 from lrpca.bench.experiments.methods import ALTPROJ, OURS, SCALEDGD
 from lrpca.bench.experiments.statistics import digits
 from lrpca.bench.measuring import Table
-from lrpca.core.factors import product_norm
+from lrpca.core.factors import product_distance, product_norm
 
 Frames = NDArray[np.uint8]
 
@@ -221,7 +221,7 @@ def _record(
     rows, columns = (rng.integers(n, size=_SAMPLED) for n in Y.shape)
     residual = float(np.median(np.abs(Y[rows, columns] - np.sum(d.L[rows] * d.R[columns], axis=1))))
     L, R, L_a, R_a = (np.asarray(side, np.float64) for side in (d.L, d.R, reference.L, reference.R))
-    distance = product_norm(np.hstack([L, -L_a]), np.hstack([R, R_a])) / max(product_norm(L_a, R_a), 1e-300)
+    distance = product_distance(L, R, L_a, R_a) / max(product_norm(L_a, R_a), 1e-300)
     return Run(
         *(label, clip, seed, d.reason, digits(seconds), d.n_iter),
         seconds_per_iteration=digits(float(np.median([record.seconds or 0.0 for record in d.history]))) or 0.0,
