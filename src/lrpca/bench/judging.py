@@ -118,10 +118,9 @@ def run_case(job: GridJob) -> list[Record]:
 def judge(job: GridJob, problem: Problem, name: str, run: Callable[[Any], Answer]) -> Record:
     """Run one solver on one problem and compare its answer with the truth, and its verdict with its answer."""
     about = (job.case.kind, job.case.name, job.repeat, name)
-    began = time.perf_counter()
     try:
         with warnings.catch_warnings(action="ignore"):
-            answer = run(problem.Y.copy())
+            seconds, answer = clock(partial(run, problem.Y.copy()))
     except Exception as failure:
         ended = f"{type(failure).__name__}: {failure}"
         if isinstance(failure, TimeLimitError):
@@ -129,7 +128,6 @@ def judge(job: GridJob, problem: Problem, name: str, run: Callable[[Any], Answer
         elif isinstance(failure, ValueError | NotImplementedError) and not problem.observed.all():
             ended = "refuses NaN"
         return Record(*about, None, problem.oracle_error, False, None, False, ended)
-    seconds = time.perf_counter() - began
     error = problem.error(rows_of(answer.low_rank, slice(None)))
     return Record(
         *about,

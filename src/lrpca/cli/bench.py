@@ -70,9 +70,8 @@ def bench(
             problem, about = _planted(made, rank, seed)
         else:
             problem, about = read_matrix(file, key=key), {"name": f"the matrix {file.name}"}
-        with stages() as say:
-            told = (lambda line: None) if quiet else say
-            contest = compete(problem, specs, conditions, rank=rank, truth=exact, description=about, progress=told)
+        with stages(quiet) as say:
+            contest = compete(problem, specs, conditions, rank=rank, truth=exact, description=about, progress=say)
     with exit_with(ExitCode.OUTPUT):
         written = page.write(contest, output)
     if not quiet:

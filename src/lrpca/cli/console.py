@@ -88,9 +88,9 @@ class Shown:
 
 
 @contextmanager
-def stages() -> Iterator[Callable[[str], None]]:
+def stages(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the stage of the work: live on a terminal, otherwise one line each."""
-    with live_rows(quiet=False, doing="", first="starting") as show:
+    with live_rows(quiet, doing="", first="starting") as show:
         yield show.stage
 
 
