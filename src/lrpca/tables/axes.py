@@ -56,6 +56,11 @@ def principal_axes(L: Any, R: Any, *, center: bool, weight: Any = None) -> Princ
     return PrincipalAxes(Q @ middle, components, values, (along @ turn.T) * signs)
 
 
+def count_explaining(squares: Any, wanted: float) -> int:
+    """Return how many of some variances, the largest first, it takes for a wanted sum; all where that is beyond it."""
+    return min(len(squares), int(np.count_nonzero(np.cumsum(squares) < wanted)) + 1)
+
+
 def with_fixed_signs(components: Any) -> tuple[Any, Any]:  # components (k, n2)
     """Return the components with the entry of largest modulus of each positive, and the signs (k,)."""
     if not len(components):

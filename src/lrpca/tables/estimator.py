@@ -376,7 +376,8 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         # Narrow tables and streams do not pass through the solver's own checks.
         check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
         center = self.center if isinstance(self.center, str) else bool(self.center)
-        return Settings(count, center, self.schedule, self.method, self.tol, self.max_iter, self.random_state)
+        solver = self.method, self.schedule, self.tol, self.max_iter, self.random_state
+        return Settings(*solver, n_components=count, center=center)
 
     def _fitted(self, Y: Any, settings: Settings, weight: Any) -> RobustFit:
         with errors_in_our_words():

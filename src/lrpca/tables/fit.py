@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,8 @@ from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.sample import draw_sample
-from lrpca.solvers.base import State
 from lrpca.solvers.rank.choice import CLEAR
-from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
+from lrpca.tables.axes import PrincipalAxes, count_explaining, extended_axes, principal_axes
 from lrpca.tables.bands import as_matrix, in_blocks, in_memory, is_elsewhere, only_rows, rows_of
 from lrpca.tables.centre import table_medians, without_centre
 from lrpca.tables.row_model import RowModel
@@ -50,17 +48,11 @@ _ABOVE_ROUNDING = 1e3
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Parameters of a fit; see `RobustPCA` and `lrpca.decompose`."""
+class Settings(Arguments):
+    """Parameters of a fit: those of the solver and, of `RobustPCA`, these two."""
 
-    n_components: int | float | str
-    center: bool | str
-    schedule: Any = None
-    method: str = "lrpca"
-    tol: float | None = None
-    max_iter: int | None = None
-    random_state: Any = None
-    callback: Callable[[State], object] | None = None
+    n_components: int | float | str = "auto"
+    center: bool | str = True
 
     def is_narrow(self, shape: tuple[int, int]) -> bool:
         """Tell whether a table has so few columns that their covariance tells more than a low-rank part."""
@@ -224,9 +216,8 @@ def _count(variances: Any, n_components: int | float | str, rows: float) -> int:
         return n_components
     if not variances.any():
         return 1
-    shares = np.cumsum(variances) / float(variances.sum())
     if not isinstance(n_components, str):
-        return min(len(variances), int(np.count_nonzero(shares < n_components)) + 1)
+        return count_explaining(variances, n_components * float(variances.sum()))
     spread = (_EXCEEDS * (1 + math.sqrt(len(variances) / rows))) ** 2
     for count in range(1, len(variances)):
         if variances[count] <= max(spread * variances[count:].mean(), _NOTHING * variances[0]):
@@ -336,17 +327,8 @@ def _low_rank(
         return None, []
     by_number = isinstance(settings.n_components, int)
     rank: Any = min(int(settings.n_components) + extra, most) if by_number else "auto"
-    arguments = Arguments(
-        settings.method,
-        settings.schedule,
-        settings.tol,
-        settings.max_iter,
-        settings.random_state,
-        settings.callback,
-        row_weight=weight,
-    )
     data = as_matrix(matrix) if isinstance(matrix, ChunkedMatrix) else matrix.array
-    return decompose_with_warnings(data, rank, arguments)
+    return decompose_with_warnings(data, rank, replace(settings, row_weight=weight))
 
 
 def _completed(
@@ -377,9 +359,9 @@ def _wanted_count(
     present = len(axes.components)
     if isinstance(n_components, str) or not present:
         return max(1, present)
-    energy = np.cumsum(axes.singular_values**2)
-    total = float(energy[-1]) + noise**2 * _total(matrix, weight) * (matrix.shape[1] - present)
-    return min(present, int(np.count_nonzero(energy < n_components * total)) + 1)
+    squares = axes.singular_values**2
+    total = float(squares.sum()) + noise**2 * _total(matrix, weight) * (matrix.shape[1] - present)
+    return count_explaining(squares, n_components * total)
 
 
 def _accuracy(matrix: DenseMatrix, axes: PrincipalAxes) -> float:

@@ -16,8 +16,7 @@ import numpy as np
 
 from lrpca.core.units import unit_of
 from lrpca.schedule import Schedule
-from lrpca.solvers.options import is_integer
-from lrpca.tables.axes import with_fixed_signs
+from lrpca.tables.axes import count_explaining, with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
 from lrpca.tables.input import checked_n_components
 from lrpca.tables.summary import (
@@ -25,7 +24,6 @@ from lrpca.tables.summary import (
     Rows,
     Summary,
     Typical,
-    check_rows,
     clean,
     clean_first,
     compare,
@@ -62,38 +60,11 @@ _EXCEEDS = 1.1
 
 
 class SubspaceTracker:
-    """Robust PCA of a stream of rows: mean, components and singular values, whatever the size of the batches.
+    """Robust PCA of a stream of rows, for `RobustPCA.partial_fit`, whose parameters it takes.
 
     ``rows = mean + A @ components + outliers + noise``, with mean and components that may change slowly or suddenly.
+    There are fewer components than requested while there are too few rows.
 
-    Parameters
-    ----------
-    n_features : int
-        Number of columns n2.
-    n_components : int, "auto" or float in (0, 1)
-        Number of components k. "auto": as many as exceed the noise in the first rows; a float: the fewest of those
-        that explain that share of the variance.
-    center : bool
-        Whether the components are about the mean; otherwise the mean is zero.
-    forgetting_factor : "auto" or float in (0, 1]
-        Weight that a row keeps with every later row; 1 forgets nothing. "auto" remembers as much as helps to predict
-        later rows.
-    schedule, tol, max_iter, random_state
-        Of `lrpca.decompose`, which solves the first rows.
-
-    Attributes
-    ----------
-    mean, components, singular_values : ndarray (n2,), (k, n2), (k,)
-        Of the cleaned, weighted rows; fewer components than requested while there are too few rows.
-    n_rows_seen, effective_rows : float
-        Sum of the weights of all rows, and of what is not forgotten of it.
-    noise_level : float
-        Robust standard deviation of what the components leave.
-    converged : bool or None
-        Whether the first block was solved; None until there is one.
-
-    Notes
-    -----
     Memory is O(n2 (k + block)), whatever the number of rows; a block has 64 rows, or five per component. Left out are
     rows of weight zero or without any observed entry, and, once the first block is solved, rows with fewer than 3 k
     observed entries (but n2 / 2 always suffice): what they say of the components is mostly noise.
@@ -127,22 +98,24 @@ class SubspaceTracker:
         max_iter: int | None = None,
         random_state: int | np.random.Generator | None = None,
     ) -> None:
-        if not is_integer(n_features) or n_features < 1:
-            raise ValueError(f"n_features={n_features!r} is not a positive integer; pass the number of columns")
-        self.n_features = int(n_features)
-        self.n_components = checked_n_components(n_components, "n_features", self.n_features)
-        self.center = bool(center)
-        self.forgetting_factor = _checked_forgetting(forgetting_factor)
+        self.n_features, self.center = n_features, center
+        self.n_components = checked_n_components(n_components, "n_features", n_features)
+        self._forgets_by_itself = isinstance(forgetting_factor, str) and forgetting_factor == "auto"
+        self._factor = 1.0 if self._forgets_by_itself else _checked_factor(forgetting_factor)
         # A generator's state would make the result depend on how often the components are read.
         if isinstance(random_state, np.random.Generator):
             random_state = int(random_state.integers(2**31))
         rank = self.n_components if isinstance(self.n_components, int) else "auto"
-        self._settings = Settings(rank, self.center, schedule, tol=tol, max_iter=max_iter, random_state=random_state)
+        solver: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "random_state": random_state, "schedule": schedule}
+        self._settings = Settings(n_components=rank, center=center, **solver)
+        # Sum of the weights of all rows.
         self.n_rows_seen = 0.0
+        # Whether the first block was solved; None until there is one.
         self.converged: bool | None = None
-        # The published summary, the short one of "auto", and the noise level, at the last end of a block.
+        # The published summary, the short one of "auto" and its length, and the noise level, at the end of a block.
         self._long: Summary | None = None
         self._short: Summary | None = None
+        self._short_rows = 0
         self._noise = 0.0
         self._typical: Typical | None = None
         # How much worse the long summary predicted the last blocks: number of rows, sum, sum of squares.
@@ -169,11 +142,6 @@ class SubspaceTracker:
         """Continue from a model that was fitted to `n_rows` rows (the sum of their weights)."""
         V, values = np.array(components, dtype=np.float64, ndmin=2), np.array(singular_values, dtype=np.float64)
         centre = np.array(mean, dtype=np.float64) if self.center else np.zeros(self.n_features)
-        if (*V.shape, *centre.shape) != (*values.shape, self.n_features, self.n_features):
-            raise ValueError(
-                f"mean.shape={centre.shape}, components.shape={V.shape}, singular_values.shape={values.shape} do not "
-                f"belong together; pass (n2,), (k, n2) and (k,) for n2={self.n_features}"
-            )
         unit = unit_of(max(np.abs(centre).max(), values.max(initial=0.0) / math.sqrt(max(n_rows, 1.0))))
         summary = Summary(centre / unit, values / unit, V, float(n_rows), np.ones(self.n_features))
         self._start(summary, float(noise_level) / unit)
@@ -214,16 +182,13 @@ class SubspaceTracker:
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
     def update(self, rows: Any, weight: Any = None) -> None:
-        """Learn from more rows, of any number.
-
-        Parameters
-        ----------
-        rows : array-like (m, n2)
-            New rows, the oldest first; NaN is missing.
-        weight : array-like (m,), optional
-            How many times each row counts.
-        """
-        rows, weight = check_rows(rows, weight, self.n_features)
+        """Learn from more rows (m, n2) of some weights (m,), the oldest first; NaN is missing."""
+        rows = np.asarray(rows, np.float64)
+        if np.isinf(rows).any():
+            raise ValueError("rows contains inf; mark missing entries with NaN")
+        weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
+        useful = (rows == rows).any(axis=1) & (weight > 0)
+        rows, weight = rows[useful], weight[useful]
         if self._unit is None and np.nan_to_num(rows).any():
             self._unit = unit_of(rows[rows == rows])
         rows *= 1 / (self._unit or 1.0)
@@ -257,7 +222,7 @@ class SubspaceTracker:
             return len(s)
         # All that exceed the noise are followed; shown are the fewest that explain the share asked for.
         variance = s @ s + self._followed_noise() ** 2 * now.weight * self.n_features
-        return min(len(s), 1 + int(np.searchsorted(np.cumsum(s**2), self.n_components * variance)))
+        return count_explaining(s**2, self.n_components * variance)
 
     def _rank(self, summary: Summary) -> int:
         return int(self.n_components) if summary.rank is None else summary.rank
@@ -294,10 +259,8 @@ class SubspaceTracker:
         return self._fold(base, Rows(values, kept), self._weight[first:], size=self._rank(base))
 
     def _fold(self, summary: Summary, rows: Rows, weight: Any, factor: float | None = None, size: int = 0) -> Summary:
-        if factor is None:
-            factor = 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
         size = size or 2 * self._rank(summary) + _SPARE
-        return summary.fold(rows, weight, factor, center=self.center, size=size)
+        return summary.fold(rows, weight, factor or self._factor, center=self.center, size=size)
 
     def _finish_block(self) -> None:
         rows, weight = self._rows, self._weight
@@ -319,15 +282,11 @@ class SubspaceTracker:
         self._pending = self._present = None
 
     def _start(self, summary: Summary, noise: float) -> None:
-        self._long, self._noise, self._early = summary, noise, None
-        self._typical = None
-        self._short = summary.shortened(self._short_rows()) if self.forgetting_factor == "auto" else None
+        self._long, self._noise, self._early, self._typical = summary, noise, None, None
+        self._short_rows = max(_SHORT, _SHORT_PER_COMPONENT * self._rank(summary))
+        self._short = summary.shortened(self._short_rows) if self._forgets_by_itself else None
         self._evidence = np.zeros(3)
         self._goal = max(_BLOCK, _BLOCK_PER_RANK * (self._rank(summary) + self.center))
-
-    def _short_rows(self) -> int:
-        assert self._long is not None
-        return max(_SHORT, _SHORT_PER_COMPONENT * self._rank(self._long))
 
     def _learn(self, rows: Any, weight: Any) -> None:
         """Learn a whole block: predict it, compare the summaries, see whether the subspace has changed, fold it in."""
@@ -344,17 +303,20 @@ class SubspaceTracker:
                 self._long, predicted, self._evidence = self._short, other, np.zeros(3)
         # Far above the noise when predicted, and near the size of the rows themselves.
         strange = predicted.levels > max(_CHANGE_SIGMAS * self._noise, _CHANGE_PART * size)
-        if strange.mean() > 0.5 and self._explains_better(rows[strange], weight[strange], predicted.typical.level):
-            # The subspace has changed: these rows are the first of a new stream.
-            self._long = self._short = self._typical = None
-            self._rows, self._weight = rows[strange], weight[strange]
-            self._goal = max(self._first_length(), len(self._rows) + 1)
-            return
+        if strange.mean() > 0.5 and self._is_enough(rows[strange]):
+            rest, rest_weight = rows[strange], weight[strange]
+            # Do they have a subspace of their own that leaves much less?
+            if self._solve(rest, rest_weight, self._settings.max_iter)[1] < _MUCH_LESS * predicted.typical.level:
+                # The subspace has changed: these rows are the first of a new stream.
+                self._long = self._short = self._typical = None
+                self._rows, self._weight = rest, rest_weight
+                self._goal = max(self._first_length(), len(rest) + 1)
+                return
         # Cleaned once more, with what was learned from the block itself.
         cleaned = clean(rows, self._fold(self._long, predicted.rows, weight), self._noise, rank)
         self._long = self._fold(self._long, cleaned.rows, weight)
         if self._short is not None:
-            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows())
+            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows)
         self._typical = cleaned.typical
         self._noise = math.sqrt((1 - _NOISE_GAIN) * self._noise**2 + _NOISE_GAIN * cleaned.noise() ** 2)
 
@@ -364,10 +326,6 @@ class SubspaceTracker:
         mean = total / count
         error = math.sqrt(max(squares / count - mean**2, 0.0) / count)
         return bool(mean > max(math.log(_BETTER), _BY_CHANCE * error))
-
-    def _explains_better(self, rows: Any, weight: Any, level: float) -> bool:
-        """Return whether the rows have a subspace of their own that leaves much less than `level`."""
-        return self._is_enough(rows) and self._solve(rows, weight, self._settings.max_iter)[1] < _MUCH_LESS * level
 
     def _is_enough(self, rows: Any) -> bool:
         """Return whether there are rows and columns enough to tell outliers from the others."""
@@ -402,9 +360,7 @@ class SubspaceTracker:
         return summary, noise, converged
 
 
-def _checked_forgetting(factor: Any) -> str | float:
-    if isinstance(factor, str) and factor == "auto":
-        return factor
+def _checked_factor(factor: Any) -> float:
     if isinstance(factor, bool | str) or not isinstance(factor, int | float | np.number) or not 0 < factor <= 1:
         raise ValueError(f"forgetting_factor={factor!r} is not above 0 and at most 1; 1 forgets nothing, or use 'auto'")
     return float(factor)
