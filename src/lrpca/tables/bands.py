@@ -100,33 +100,49 @@ def in_blocks(Y: Any) -> ChunkedMatrix:
     return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
 
 
-def only_rows(matrix: ChunkedMatrix, rows: Any) -> ChunkedMatrix:
-    """Return rows of a table, by rising indices (m,), which are picked whenever a block is read."""
+def part_of(matrix: ChunkedMatrix, rows: Any = None, offset: Any = None) -> ChunkedMatrix:
+    """Return rows of a table, by rising indices (m,), less an offset (n2,): both are done whenever a block is read."""
     source = matrix.source
     if isinstance(source, DaskBlocks):
         array, mask = source.as_dask()
-        return ChunkedMatrix(DaskBlocks(array[rows], None if mask is None else mask[rows], source.meter))
+        if rows is not None:
+            array, mask = array[rows], None if mask is None else mask[rows]
+        if offset is not None:
+            dtype = centred_dtype(array.dtype)
+            array = array.astype(dtype) - offset.astype(dtype)
+        return ChunkedMatrix(DaskBlocks(array, mask, source.meter))
     mask = source.mask
-    if mask is not None and mask.shape[0] > 1:
-        mask = _SomeRows(mask, rows, source)
-    return ChunkedMatrix(LocalBlocks(_SomeRows(source.stored, rows, source), mask, source.meter))
+    if rows is not None and mask is not None and mask.shape[0] > 1:
+        mask = _Part(mask, source, rows)
+    return ChunkedMatrix(LocalBlocks(_Part(source.stored, source, rows, offset), mask, source.meter))
 
 
-class _SomeRows:
-    """Rising rows of numbers on disk, or of their mask; no block of them takes from two blocks of `whole`."""
+def centred_dtype(dtype: Any) -> Any:
+    """Return the type in which an offset is subtracted."""
+    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize >= 4 else np.float64)
+
+
+class _Part:
+    """Some rows of numbers on disk, or of their mask, less an offset; no block takes from two blocks of `whole`."""
 
     ndim = 2
 
-    def __init__(self, stored: Any, rows: Any, whole: LocalBlocks) -> None:
-        self.stored, self.rows = stored, rows
-        self.name, self.dtype = whole.name, stored.dtype
-        self.shape = (len(rows), stored.shape[1])
-        widest = max(cut.stop - cut.start for cut in whole.grid.columns)
-        self.chunks: tuple[int, int] | None = (len(rows), widest)
-        edges = np.searchsorted(rows, [cut.stop for cut in whole.grid.rows])
-        self.breaks: Sequence[int] = [int(edge) for edge in edges if 0 < edge < len(rows)]
+    def __init__(self, stored: Any, whole: LocalBlocks, rows: Any, offset: Any = None) -> None:
+        self.stored, self.rows, self.offset, self.name = stored, rows, offset, whole.name
+        self.dtype = stored.dtype if offset is None else centred_dtype(stored.dtype)
+        self.shape: tuple[int, int] = stored.shape
+        self.chunks: tuple[int, int] | None = whole.stored.chunks
+        self.breaks: Sequence[int] = whole.stored.breaks
+        if rows is not None:
+            self.shape = (len(rows), stored.shape[1])
+            self.chunks = (len(rows), max(cut.stop - cut.start for cut in whole.grid.columns))
+            edges = np.searchsorted(rows, [cut.stop for cut in whole.grid.rows])
+            self.breaks = [int(edge) for edge in edges if 0 < edge < len(rows)]
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        rows = self.rows[place[0]]
-        first = int(rows[0])
-        return self.stored[slice(first, int(rows[-1]) + 1), place[1]][rows - first]
+        if self.rows is None:
+            values = self.stored[place]
+        else:
+            rows = self.rows[place[0]]
+            values = self.stored[slice(int(rows[0]), int(rows[-1]) + 1), place[1]][rows - int(rows[0])]
+        return values if self.offset is None else np.subtract(values, self.offset[place[1]], dtype=self.dtype)

@@ -20,7 +20,7 @@ from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.sample import draw_sample
 from lrpca.solvers.rank.choice import CLEAR
 from lrpca.tables.axes import PrincipalAxes, count_explaining, extended_axes, principal_axes
-from lrpca.tables.bands import as_matrix, in_blocks, in_memory, is_elsewhere, only_rows, rows_of
+from lrpca.tables.bands import as_matrix, in_blocks, in_memory, is_elsewhere, part_of, rows_of
 from lrpca.tables.centre import table_medians, without_centre
 from lrpca.tables.row_model import RowModel
 
@@ -136,7 +136,7 @@ def robust_fit(
         used = in_blocks(table)
     if rows is not None:
         repeated = weight is None
-        used = only_rows(used, rows) if isinstance(used, ChunkedMatrix) and not repeated else rows_of(used, rows)
+        used = part_of(used, rows) if isinstance(used, ChunkedMatrix) and not repeated else rows_of(used, rows)
     offset = table_medians(used, weight) if settings.subtracts_medians(used.shape) else None
     matrix = as_matrix(used if offset is None else without_centre(used, offset))
     try:
