@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -481,17 +482,11 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         count = checked_n_components(self.n_components, "min(X.shape)", None)
         if isinstance(count, int):
             axes = axes.first(count)
-        variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
-        return {
-            "mean_": axes.mean * unit,
-            "components_": axes.components,
-            "singular_values_": axes.singular_values * unit,
-            "n_components_": len(axes.components),
-            "explained_variance_": variances * unit * unit,
-            "noise_variance_": 0.0,
-            "outlier_threshold_": math.inf,
-            **{"_unit": unit, "_variances": variances, "_noise_level": 0.0, "_noise_variance": 0.0},
-        }
+        shown = copy(self)
+        shown._set_axes(axes.mean * unit, axes.components, axes.singular_values * unit, unit, np.dtype(float))
+        shown._set_variances(0.0, len(state.L))
+        shown._noise_level, shown.outlier_threshold_ = 0.0, math.inf
+        return {name: value for name, value in vars(shown).items() if value is not vars(self).get(name)}
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
