@@ -142,11 +142,7 @@ class UserData:
         matrix = self.matrices[index]
         block = matrix.cut(self.rank, rng)
         problem = TrainingProblem(
-            block.values,
-            self.rank,
-            observed=block.observed,
-            power_steps=POWER_STEPS,
-            scales=False,
+            block.values, self.rank, observed=block.observed, power_steps=POWER_STEPS, scales=False
         )
         if self.labels is None:
             return _with_held_out(problem, rng)

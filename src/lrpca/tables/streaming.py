@@ -19,17 +19,7 @@ from lrpca.schedule import Schedule
 from lrpca.tables.axes import count_explaining, with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
 from lrpca.tables.input import checked_n_components
-from lrpca.tables.summary import (
-    ABSENT,
-    Rows,
-    Summary,
-    Typical,
-    clean,
-    clean_first,
-    compare,
-    fill_gaps,
-    row_levels,
-)
+from lrpca.tables.summary import ABSENT, Rows, Summary, Typical, clean, clean_first, compare, fill_gaps, row_levels
 
 # Rows of a block, and of the first one, which is solved as a batch: long enough for 20% one-sided outliers.
 _BLOCK, _BLOCK_PER_RANK = 64, 5
