@@ -195,7 +195,6 @@ class PaperTrainer(Trainer):
         return value
 
     def _add_layer(self, k: int) -> None:
-        """Give layer k its first threshold and the rate of it."""
         with torch.no_grad():
             before = float(self.network.thresholds[k - 1])
             self.network.thresholds[k] = _NEW_THRESHOLD * before

@@ -210,7 +210,6 @@ def _checkpoint(checkpoint: Any, resume: bool, request: Request, source: Source)
 
 @contextmanager
 def _memory_of(request: Request, has_data: bool) -> Iterator[None]:
-    """Raise a MemoryError that says what to do if the memory of the device does not suffice."""
     try:
         yield
         return
@@ -314,7 +313,6 @@ class _Run:
         return curve[-1] > _DOES_NOTHING * curve[0]
 
     def _take_step(self) -> None:
-        """Take a step; raise when something is not finite."""
         try:
             self._loss = self._trainer.step()
         except FloatingPointError as error:

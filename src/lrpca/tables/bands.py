@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def rows_of(Y: Any, rows: Any) -> Any:
     return with_gaps(part.array, part.mask)
 
 
+def only_rows(Y: Any, rows: Any) -> Any:
+    """Return rows of a table, by rising indices (m,): in memory, unless Y is read in blocks and they are many."""
+    large = isinstance(Y, ChunkedMatrix) and len(rows) * Y.shape[1] >= LOADED_BELOW
+    return part_of(Y, rows) if large else rows_of(Y, rows)
+
+
 def with_gaps(values: Any, mask: Any) -> Any:
     """Return the values (m, n2) with NaN where the mask, if any, is False."""
     if mask is None or mask.all():
@@ -63,7 +70,7 @@ def each_band(
     of whole rows. Tables in memory have bands of so many `rows`, others bands that suit their chunks.
     """
     if isinstance(matrix, ChunkedMatrix) and len(matrix.source.grid.columns) == 1:
-        for place, result in matrix.source.each(_BandWork(work), tasks(matrix.source.grid, operands)):
+        for place, result in matrix.source.each(partial(_on_band, work), tasks(matrix.source.grid, operands)):
             yield place.rows, result
         return
     for start, block, mask in matrix.blocks(rows):
@@ -71,33 +78,16 @@ def each_band(
         yield here, work(DenseMatrix(block, mask), *(part[here] for part in operands))
 
 
-class _BandWork:
-    """Work on whole rows, as blocks are worked on."""
-
-    def __init__(self, work: Callable[..., Any]) -> None:
-        self.work = work
-
-    def __call__(self, block: Any, observed: Any, place: Place, rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Any:
-        return self.work(DenseMatrix(readable(block), observed), *rows)
+def _on_band(work: Callable[..., Any], block: Any, observed: Any, _: Place, rows: tuple[Any, ...], __: Any) -> Any:
+    return work(DenseMatrix(readable(block), observed), *rows)
 
 
-def is_elsewhere(Y: Any) -> bool:
-    """Tell whether a table is read in blocks, or mapped into memory and large: no copy should be made of it."""
-    if isinstance(Y, ChunkedMatrix):
-        return True
-    if not isinstance(Y, np.ndarray) or Y.size < LOADED_BELOW:
-        return False
-    base: Any = Y
+def in_blocks(Y: Any) -> Any:
+    """Return a large mapped array, of which no copy should be made, as read in blocks, and any other table as it is."""
+    base: Any = Y if isinstance(Y, np.ndarray) and Y.size >= LOADED_BELOW else None
     while base is not None and not isinstance(base, np.memmap):
         base = getattr(base, "base", None)
-    return base is not None
-
-
-def in_blocks(Y: Any) -> ChunkedMatrix:
-    """Return a table for which `is_elsewhere` holds as one that is read in blocks."""
-    if isinstance(Y, ChunkedMatrix):
-        return Y
-    return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
+    return Y if base is None else ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
 
 
 def part_of(matrix: ChunkedMatrix, rows: Any = None, offset: Any = None) -> ChunkedMatrix:

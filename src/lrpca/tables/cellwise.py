@@ -192,7 +192,6 @@ def _finite(part: DenseMatrix) -> Any:
 
 
 def _has_cells(part: DenseMatrix) -> Any:
-    """Tell of each row whether any cell is observed."""
     values = _finite(part)
     return (values == values).any(axis=1)
 
@@ -236,7 +235,6 @@ def _columns(Y: Any, weight: Any, center: bool) -> _Columns:
 def _band_moments(
     band: DenseMatrix, weight: Any, *, columns: _Columns, model: _Model, limits: _Limits, threads: Threads
 ) -> tuple[Any, Any]:
-    """Return the sums over some rows, and their kinds."""
     total: Any = (0.0, 0.0, 0.0)
     kinds = []
     for start, block, mask in band.blocks(_BLOCK):

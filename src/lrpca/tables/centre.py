@@ -43,9 +43,9 @@ def table_medians(Y: Any, weight: Any) -> Any:
     """Return the medians (n2,) of a table (n1, n2) of weighted rows; of one not in memory those of some rows."""
     if isinstance(Y, ChunkedMatrix):
         rows = _spread_rows(Y.shape)
-        Y, weight = rows_of(Y, rows), None if weight is None else weight[rows]
+        Y, weight = rows_of(Y, rows), weight[rows]
     dense = np.asarray(Y.toarray() if hasattr(Y, "toarray") else Y, np.float64)
-    return column_medians(dense, np.ones(len(dense)) if weight is None else weight)
+    return column_medians(dense, weight)
 
 
 def _spread_rows(shape: tuple[int, int]) -> Any:

@@ -356,7 +356,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return _map_blocks(partial(_of_block, work=partial(work, model), empty=empty), rows, empty)
 
     def _of_matrix(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any]) -> Any:
-        """Return what is made of rows at once."""
         model = self._row_model()
         matrix = accept(validated(self, X, reset=False))
         try:
@@ -391,7 +390,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return fit
 
     def _take(self, fit: RobustFit) -> None:
-        """Set the attributes of a batch fit."""
         decomposition = fit.decomposition
         self._set_axes(fit.axes.mean, fit.axes.components, fit.axes.singular_values, fit.unit, decomposition.L.dtype)
         self.n_samples_ = decomposition.L.shape[0]
@@ -449,7 +447,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return stream
 
     def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
-        """Set the attributes of a streaming fit."""
         result = arithmetic_dtype(np.dtype(dtype))
         mean, values, rows = stream.mean, stream.singular_values, max(stream.effective_rows, 1.0)
         unit = unit_of(max(np.abs(mean).max(), values.max(initial=0.0) / math.sqrt(rows)), result)
@@ -506,7 +503,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
 @contextmanager
 def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
-    """If a fit fails, restore the attributes that it has set."""
     names = ("n_features_in_", "feature_names_in_", "_stream")
     before = {name: value for name, value in estimator.__dict__.items() if name in names}
     try:

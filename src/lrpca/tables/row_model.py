@@ -190,7 +190,6 @@ class RowModel:
 
 
 def _count_observed(matrix: DenseMatrix) -> Any:
-    """Return how many entries of each row are observed, (m,)."""
     counts = [
         np.sum(block == block if mask is None else (block == block) & mask, axis=1)
         for _, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1]))

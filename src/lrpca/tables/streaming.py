@@ -168,7 +168,6 @@ class SubspaceTracker:
         return level * (self._unit or 1.0)
 
     def _followed_noise(self) -> float:
-        """Return the noise level of all components that are followed."""
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
     def update(self, rows: Any, weight: Any = None) -> None:
@@ -218,7 +217,6 @@ class SubspaceTracker:
         return int(self.n_components) if summary.rank is None else summary.rank
 
     def _now(self) -> Summary:
-        """Return the summary with every row seen."""
         if self._present is None:
             self._present = self._fold_pending()
         return self._present
