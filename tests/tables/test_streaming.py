@@ -246,6 +246,7 @@ def test_number_of_components_is_found() -> None:
         ({"n_components": 0}, r"n_components=0 is not between 1 and n_features=5"),
         ({"n_components": "some"}, r"n_components='some' is unknown; use 'auto'"),
         ({"n_components": 1.5}, r"n_components=1.5 is not"),
+        ({"n_features": 0}, r"n_features=0 is not a positive integer"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -253,8 +254,20 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
         SubspaceTracker(**({"n_features": 5, "n_components": 2} | arguments))
 
 
-def test_infinite_rows_are_refused_and_leave_the_tracker_alone() -> None:
+@pytest.mark.parametrize(
+    ("rows", "weight", "message"),
+    [
+        (np.zeros((2, 4)), None, r"rows.shape=\(2, 4\) does not fit; pass \(m, 5\)"),
+        (np.zeros(5), None, r"rows.shape=\(5,\) does not fit"),
+        (np.zeros((0, 5)), None, r"rows.shape=\(0, 5\) has no rows"),
+        (np.full((1, 5), np.inf), None, "rows contains inf"),
+        (np.zeros((1, 5), complex), None, "rows.dtype=complex128 is not real"),
+        (np.zeros((2, 5)), [1.0], r"weight.shape=\(1,\) does not fit"),
+        (np.zeros((2, 5)), [1.0, -1.0], r"^weight\[1\]=-1\.0 is not .* at least 0; give weights of 0 or more$"),
+    ],
+)
+def test_bad_rows_are_refused_and_leave_the_tracker_alone(rows: Any, weight: Any, message: str) -> None:
     tracker = SubspaceTracker(5, 2)
-    with pytest.raises(ValueError, match="rows contains inf"):
-        tracker.update(np.full((1, 5), np.inf))
+    with pytest.raises(ValueError, match=message):
+        tracker.update(rows, weight)
     assert tracker.n_rows_seen == 0

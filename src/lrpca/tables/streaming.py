@@ -16,10 +16,22 @@ import numpy as np
 
 from lrpca.core.units import unit_of
 from lrpca.schedule import Schedule
+from lrpca.solvers.options import is_integer
 from lrpca.tables.axes import count_explaining, with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
 from lrpca.tables.input import checked_n_components
-from lrpca.tables.summary import ABSENT, Rows, Summary, Typical, clean, clean_first, compare, fill_gaps, row_levels
+from lrpca.tables.summary import (
+    ABSENT,
+    Rows,
+    Summary,
+    Typical,
+    check_rows,
+    clean,
+    clean_first,
+    compare,
+    fill_gaps,
+    row_levels,
+)
 
 # Rows of a block, and of the first one, which is solved as a batch: long enough for 20% one-sided outliers.
 _BLOCK, _BLOCK_PER_RANK = 64, 5
@@ -50,11 +62,38 @@ _EXCEEDS = 1.1
 
 
 class SubspaceTracker:
-    """Robust PCA of a stream of rows, for `RobustPCA.partial_fit`, whose parameters it takes.
+    """Robust PCA of a stream of rows: mean, components and singular values, whatever the size of the batches.
 
     ``rows = mean + A @ components + outliers + noise``, with mean and components that may change slowly or suddenly.
-    There are fewer components than requested while there are too few rows.
 
+    Parameters
+    ----------
+    n_features : int
+        Number of columns n2.
+    n_components : int, "auto" or float in (0, 1)
+        Number of components k. "auto": as many as exceed the noise in the first rows; a float: the fewest of those
+        that explain that share of the variance.
+    center : bool
+        Whether the components are about the mean; otherwise the mean is zero.
+    forgetting_factor : "auto" or float in (0, 1]
+        Weight that a row keeps with every later row; 1 forgets nothing. "auto" remembers as much as helps to predict
+        later rows.
+    schedule, tol, max_iter, random_state
+        Of `lrpca.decompose`, which solves the first rows.
+
+    Attributes
+    ----------
+    mean, components, singular_values : ndarray (n2,), (k, n2), (k,)
+        Of the cleaned, weighted rows; fewer components than requested while there are too few rows.
+    n_rows_seen, effective_rows : float
+        Sum of the weights of all rows, and of what is not forgotten of it.
+    noise_level : float
+        Robust standard deviation of what the components leave.
+    converged : bool or None
+        Whether the first block was solved; None until there is one.
+
+    Notes
+    -----
     Memory is O(n2 (k + block)), whatever the number of rows; a block has 64 rows, or five per component. Left out are
     rows of weight zero or without any observed entry, and, once the first block is solved, rows with fewer than 3 k
     observed entries (but n2 / 2 always suffice): what they say of the components is mostly noise.
@@ -88,8 +127,10 @@ class SubspaceTracker:
         max_iter: int | None = None,
         random_state: int | np.random.Generator | None = None,
     ) -> None:
-        self.n_features, self.center = n_features, center
-        self.n_components = checked_n_components(n_components, "n_features", n_features)
+        if not is_integer(n_features) or n_features < 1:
+            raise ValueError(f"n_features={n_features!r} is not a positive integer; pass the number of columns")
+        self.n_features, self.center = int(n_features), bool(center)
+        self.n_components = checked_n_components(n_components, "n_features", self.n_features)
         self._forgets_by_itself = isinstance(forgetting_factor, str) and forgetting_factor == "auto"
         self._factor = 1.0 if self._forgets_by_itself else _checked_factor(forgetting_factor)
         # A generator's state would make the result depend on how often the components are read.
@@ -97,10 +138,8 @@ class SubspaceTracker:
             random_state = int(random_state.integers(2**31))
         rank = self.n_components if isinstance(self.n_components, int) else "auto"
         solver: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "random_state": random_state, "schedule": schedule}
-        self._settings = Settings(n_components=rank, center=center, **solver)
-        # Sum of the weights of all rows.
+        self._settings = Settings(n_components=rank, center=self.center, **solver)
         self.n_rows_seen = 0.0
-        # Whether the first block was solved; None until there is one.
         self.converged: bool | None = None
         # The published summary, the short one of "auto" and its length, and the noise level, at the end of a block.
         self._long: Summary | None = None
@@ -132,6 +171,11 @@ class SubspaceTracker:
         """Continue from a model that was fitted to `n_rows` rows (the sum of their weights)."""
         V, values = np.array(components, dtype=np.float64, ndmin=2), np.array(singular_values, dtype=np.float64)
         centre = np.array(mean, dtype=np.float64) if self.center else np.zeros(self.n_features)
+        if (*V.shape, *centre.shape) != (*values.shape, self.n_features, self.n_features):
+            raise ValueError(
+                f"mean.shape={centre.shape}, components.shape={V.shape}, singular_values.shape={values.shape} do not "
+                f"belong together; pass (n2,), (k, n2) and (k,) for n2={self.n_features}"
+            )
         unit = unit_of(max(np.abs(centre).max(), values.max(initial=0.0) / math.sqrt(max(n_rows, 1.0))))
         summary = Summary(centre / unit, values / unit, V, float(n_rows), np.ones(self.n_features))
         self._start(summary, float(noise_level) / unit)
@@ -171,13 +215,16 @@ class SubspaceTracker:
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
     def update(self, rows: Any, weight: Any = None) -> None:
-        """Learn from more rows (m, n2) of some weights (m,), the oldest first; NaN is missing."""
-        rows = np.asarray(rows, np.float64)
-        if np.isinf(rows).any():
-            raise ValueError("rows contains inf; mark missing entries with NaN")
-        weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
-        useful = (rows == rows).any(axis=1) & (weight > 0)
-        rows, weight = rows[useful], weight[useful]
+        """Learn from more rows, of any number.
+
+        Parameters
+        ----------
+        rows : array-like (m, n2)
+            New rows, the oldest first; NaN is missing.
+        weight : array-like (m,), optional
+            How many times each row counts.
+        """
+        rows, weight = check_rows(rows, weight, self.n_features)
         if self._unit is None and np.nan_to_num(rows).any():
             self._unit = unit_of(rows[rows == rows])
         rows *= 1 / (self._unit or 1.0)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.core.linalg import eigh, svd
+from lrpca.core.weights import as_weights
 from lrpca.kernels.scale import residual_core
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.rows import row_quantile
@@ -31,6 +32,26 @@ ABSENT = 1e-6
 _EXACT = 1e-5
 _ROUNDING = 64 * float(np.finfo(float).eps)
 _TINY = float(np.finfo(float).tiny)
+
+
+def check_rows(rows: Any, weight: Any, n_features: int) -> tuple[Any, Any]:
+    """Return rows and weights as float64, without rows of no weight or no observed entry; raise ValueError if wrong."""
+    rows = np.asarray(rows)
+    if rows.dtype.kind not in "biuf":
+        raise ValueError(f"rows.dtype={rows.dtype} is not real; convert them, e.g. rows.astype(float)")
+    rows = rows.astype(np.float64)
+    if rows.ndim != 2 or rows.shape[1] != n_features:
+        raise ValueError(f"rows.shape={rows.shape} does not fit; pass (m, {n_features})")
+    if len(rows) == 0:
+        raise ValueError(f"rows.shape={rows.shape} has no rows; pass at least one")
+    if np.isinf(rows).any():
+        raise ValueError("rows contains inf; mark missing entries with NaN")
+    weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
+    if weight.shape != (len(rows),):
+        raise ValueError(f"weight.shape={weight.shape} does not fit; pass one number for each of {len(rows)} rows")
+    weight = as_weights("weight", weight)
+    useful = (rows == rows).any(axis=1) & (weight > 0)
+    return rows[useful], weight[useful]
 
 
 class Rows(NamedTuple):
