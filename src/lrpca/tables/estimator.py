@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -353,7 +352,12 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         check_table(self, rows, reset=False)
         if empty is None:
             empty = np.zeros((0, self.n_components_), arithmetic_dtype(native_dtype(rows.dtype)))
-        return _map_blocks(partial(_of_block, work=partial(work, model), empty=empty), rows, empty)
+
+        def of_block(block: Any) -> Any:
+            # Filters of dask leave chunks without any row.
+            return work(model, accept(np.asarray(block))) if len(block) else empty
+
+        return _map_blocks(of_block, rows, empty)
 
     def _of_matrix(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any]) -> Any:
         model = self._row_model()
@@ -530,8 +534,3 @@ def _map_blocks(work: Callable[[Any], Any], rows: Any, empty: Any) -> Any:
     chunks = (whole.chunks[0], *((n,) for n in empty.shape[1:]))
     drop = [1] if empty.ndim == 1 else []
     return whole.map_blocks(work, dtype=empty.dtype, chunks=chunks, drop_axis=drop, meta=empty)
-
-
-def _of_block(block: Any, *, work: Callable[[DenseMatrix], Any], empty: Any) -> Any:
-    """Return what is made of some rows; filters of dask leave chunks without any."""
-    return work(accept(np.asarray(block))) if len(block) else empty
