@@ -45,16 +45,7 @@ _SHAPES_SHOWN = 8
 
 
 def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int, seed: int) -> Source:
-    """Return `data` and `labels` of `lrpca.learn.train` as a source of problems; `drawn` where there are no data.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> Y = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 30))
-    >>> source = as_source(Y, None, PaperProblems(), rank=2, seed=0)
-    >>> source.describe()["source"], source.draw(rng).Y.shape
-    ('data alone', (40, 30))
-    """
+    """Return `data` and `labels` of `lrpca.learn.train` as a source of problems; `drawn` where there are no data."""
     is_source = hasattr(data, "draw") and hasattr(data, "describe")
     if labels is not None and (data is None or is_source):
         brings = "there are no data to label" if data is None else "a source brings its own labels"

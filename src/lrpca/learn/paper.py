@@ -65,16 +65,7 @@ class Stage(NamedTuple):
 
 
 def full_stages(model: str, layers: int, depth: int) -> list[Stage]:
-    """Return the stages of a training as the paper has them, for K layers and K̄ = depth.
-
-    Examples
-    --------
-    Fourteen layers and the initialisation make the 17 500 steps of the released script:
-
-    >>> stages = full_stages("fnn", 14, 14)
-    >>> stages[1], sum(stage.steps for stage in stages)
-    (Stage(name='layer 1 alone', last=1, first=1, steps=500), 17500)
-    """
+    """Return the stages of a training as the paper has them, for K layers and K̄ = depth."""
     stages = []
     for k in range(1 + (0 if model == "rnn" else layers)):
         stages.append(Stage(f"layer {k} alone", k, k, _ALONE))
@@ -86,13 +77,7 @@ def full_stages(model: str, layers: int, depth: int) -> list[Stage]:
 
 
 def shared_out(stages: list[Stage], total: int) -> list[Stage]:
-    """Return the stages with `total` steps in all, in the same proportions; at least one step each.
-
-    Examples
-    --------
-    >>> [stage.steps for stage in shared_out(full_stages("rnn", 0, 15), 53)]
-    [50, 3]
-    """
+    """Return the stages with `total` steps in all, in the same proportions; at least one step each."""
     spare, full = total - len(stages), sum(stage.steps - 1 for stage in stages)
     if spare < 0:
         raise ValueError(f"steps={total} is less than one for each of the {len(stages)} stages; give more")
