@@ -38,14 +38,11 @@ def levels(kind: str, threshold: float, cutoff: float | None = None) -> Levels:
     >>> levels("redescending", 0.5)
     Levels(clip=0.5, cutoff=1.0, keep=1.0)
     """
-    if kind == "soft":
-        return Levels(threshold, math.inf, threshold)
-    if kind == "hard":
-        return Levels(threshold, threshold, threshold)
-    if kind == "redescending":
-        limit = threshold * (DEFAULT_CUTOFF if cutoff is None else cutoff)
-        return Levels(threshold, limit, limit)
-    raise ValueError(f"influence={kind!r} is unknown; use one of {', '.join(KINDS)}")
+    if kind not in KINDS:
+        raise ValueError(f"influence={kind!r} is unknown; use one of {', '.join(KINDS)}")
+    factor = 1.0 if kind != "redescending" else DEFAULT_CUTOFF if cutoff is None else cutoff
+    limit = threshold * factor
+    return Levels(threshold, math.inf if kind == "soft" else limit, limit)
 
 
 def everything(clip: float = math.inf) -> Levels:

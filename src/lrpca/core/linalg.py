@@ -17,28 +17,12 @@ import numpy as np
 
 def svd(M: Any, *, full_matrices: bool = True) -> tuple[Any, Any, Any]:  # M (..., m, n)
     """Return U, the singular values and V^H."""
-    try:
-        U, values, Vh = np.linalg.svd(M, full_matrices=full_matrices)
-    except np.linalg.LinAlgError:
-        if not np.isfinite(M).all():
-            raise
-        from scipy import linalg
-
-        U, values, Vh = _each(lambda one: linalg.svd(one, full_matrices=full_matrices, lapack_driver="gesvd"), M)
-    return U, values, Vh
+    return _or_slowly(np.linalg.svd, "svd", M, {"full_matrices": full_matrices}, lapack_driver="gesvd")  # type: ignore[no-any-return]
 
 
 def eigh(M: Any) -> tuple[Any, Any]:  # M (..., n, n) Hermitian
     """Return the eigenvalues, the smallest first, and the eigenvectors."""
-    try:
-        values, vectors = np.linalg.eigh(M)
-    except np.linalg.LinAlgError:
-        if not np.isfinite(M).all():
-            raise
-        from scipy import linalg
-
-        values, vectors = _each(lambda one: linalg.eigh(one, driver="ev"), M)
-    return values, vectors
+    return _or_slowly(np.linalg.eigh, "eigh", M, {}, driver="ev")  # type: ignore[no-any-return]
 
 
 def some_eigh(
@@ -56,10 +40,10 @@ def some_eigh(
     if not np.isfinite(M).all():
         raise np.linalg.LinAlgError("Array must not contain infs or NaNs")
     try:
-        values, vectors = eigh(M, B, subset_by_index=(first, last))
+        return eigh(M, B, subset_by_index=(first, last))  # type: ignore[no-any-return]
     except np.linalg.LinAlgError:
-        values, vectors = (part[..., first : last + 1] for part in eigh(M, B, driver="ev" if B is None else "gv"))
-    return values, vectors
+        values, vectors = eigh(M, B, driver="ev" if B is None else "gv")
+    return values[first : last + 1], vectors[:, first : last + 1]
 
 
 def least_squares(A: Any, B: Any) -> Any:  # A (m, n); B (m, k)
@@ -76,27 +60,30 @@ def tensor_svd(M: Any, *, full_matrices: bool = True) -> tuple[Any, Any, Any]:  
     """Return U, the singular values and V^H of a tensor, without a graph where the fallback makes them."""
     import torch
 
-    U, values, Vh = _or_on_host(torch.linalg.svd, svd, M, full_matrices=full_matrices)
-    return U, values, Vh
+    return _or_on_host(torch.linalg.svd, svd, M, full_matrices=full_matrices)  # type: ignore[no-any-return]
 
 
 def tensor_eigh(M: Any) -> tuple[Any, Any]:  # M (..., n, n) Hermitian tensor
     """Return the eigenvalues of a tensor, the smallest first, and the eigenvectors; see `tensor_svd`."""
     import torch
 
-    values, vectors = _or_on_host(torch.linalg.eigh, eigh, M)
-    return values, vectors
+    return _or_on_host(torch.linalg.eigh, eigh, M)  # type: ignore[no-any-return]
 
 
-def _each(work: Callable[[Any], Any], M: Any) -> tuple[Any, ...]:
-    """Return what is made of a matrix, or of every matrix of a stack."""
-    if M.ndim == 2:
-        return tuple(work(M))
-    parts = [work(one) for one in M.reshape(-1, *M.shape[-2:])]
+def _or_slowly(work: Callable[..., Any], name: str, M: Any, settings: dict[str, Any], **driver: str) -> Any:
+    """Return what NumPy makes of a matrix or stack or, where that fails on finite numbers, SciPy with a driver."""
+    try:
+        return tuple(work(M, **settings))
+    except np.linalg.LinAlgError:
+        if not np.isfinite(M).all():
+            raise
+    from scipy import linalg
+
+    parts = [getattr(linalg, name)(one, **settings, **driver) for one in M.reshape(-1, *M.shape[-2:])]
     return tuple(np.stack(same).reshape(*M.shape[:-2], *same[0].shape) for same in zip(*parts, strict=True))
 
 
-def _or_on_host(work: Callable[..., Any], fallback: Callable[..., Any], M: Any, **settings: Any) -> tuple[Any, ...]:
+def _or_on_host(work: Callable[..., Any], fallback: Callable[..., Any], M: Any, **settings: Any) -> Any:
     """Return what torch makes of a tensor or, where that fails on finite numbers, NumPy and SciPy."""
     import torch
 

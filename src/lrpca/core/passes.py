@@ -36,14 +36,5 @@ class Pass:
 
     def transposed(self) -> Pass:
         """Return the same pass seen from Yᵀ."""
-        return Pass(
-            self.CtB,
-            self.CA,
-            self.kept_by_column,
-            self.kept_by_row,
-            self.norm_C,
-            self.norm_D,
-            self.column_grams,
-            self.row_grams,
-            self.counted,
-        )
+        sums, kept = (self.CtB, self.CA), (self.kept_by_column, self.kept_by_row)
+        return Pass(*sums, *kept, self.norm_C, self.norm_D, self.column_grams, self.row_grams, self.counted)

@@ -24,9 +24,8 @@ _MOST_POWER = 1020
 
 
 def unit_of(
-    values: Any,  # (m,) some entries, or a number; none of them NaN
-    precision: Any = np.float64,
-) -> float:
+    values: Any, precision: Any = np.float64
+) -> float:  # values (m,): some entries, or a number; none of them NaN
     """Return what data should be divided by before their squares are taken in some precision: 1 in ordinary cases."""
     sizes = np.atleast_1d(np.abs(values))
     low, high = _LEFT_ALONE[np.dtype(precision)]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.core.devices import is_tensor
-from lrpca.decompose import decompose
+from lrpca.decompose import Arguments, decompose_with_warnings
 from lrpca.files import read_matrix
 from lrpca.learn.problems import PaperProblems, Source, TrainingProblem, factors_of, orthonormal_factors
 from lrpca.matrices.accept import accept
@@ -45,16 +45,7 @@ _SHAPES_SHOWN = 8
 
 
 def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int, seed: int) -> Source:
-    """Return `data` and `labels` of `lrpca.learn.train` as a source of problems; `drawn` where there are no data.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> Y = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 30))
-    >>> source = as_source(Y, None, PaperProblems(), rank=2, seed=0)
-    >>> source.describe()["source"], source.draw(rng).Y.shape
-    ('data alone', (40, 30))
-    """
+    """Return `data` and `labels` of `lrpca.learn.train` as a source of problems; `drawn` where there are no data."""
     is_source = hasattr(data, "draw") and hasattr(data, "describe")
     if labels is not None and (data is None or is_source):
         brings = "there are no data to label" if data is None else "a source brings its own labels"
@@ -78,14 +69,13 @@ def as_source(data: Any, labels: str | None, drawn: PaperProblems, *, rank: int,
     if any(pairs) and labels is not None:
         raise ValueError(f"labels={labels!r} is given beside pairs (Y, X), which bring theirs; leave one of them out")
     names = ["data"] if _is_single(data) else [f"data[{k}]" for k in range(len(items))]
-    if any(pairs):
-        matrices = [_user_matrix(Y, f"{name}[0]", rank) for (Y, _), name in zip(items, names, strict=True)]
-        truths = zip(items, names, matrices, strict=True)
-        return UserData(matrices, rank, [_user_label(X, f"{name}[1]", matrix) for (_, X), name, matrix in truths])
-    matrices = [_user_matrix(item, name, rank) for item, name in zip(items, names, strict=True)]
-    if labels is None:
-        return UserData(matrices, rank)
-    return UserData(matrices, rank, [_answer(matrix, rank, labels, seed) for matrix in matrices], method=labels)
+    if not any(pairs):
+        matrices = [_user_matrix(item, name, rank) for item, name in zip(items, names, strict=True)]
+        answers = None if labels is None else [_answer(matrix, rank, labels, seed) for matrix in matrices]
+        return UserData(matrices, rank, answers, labels)
+    matrices = [_user_matrix(Y, f"{name}[0]", rank) for (Y, _), name in zip(items, names, strict=True)]
+    truths = [_user_label(X, f"{m.name[:-3]}[1]", m) for (_, X), m in zip(items, matrices, strict=True)]
+    return UserData(matrices, rank, truths)
 
 
 class Block(NamedTuple):
@@ -143,11 +133,7 @@ class UserData:
         matrix = self.matrices[index]
         block = matrix.cut(self.rank, rng)
         problem = TrainingProblem(
-            block.values,
-            self.rank,
-            observed=block.observed,
-            power_steps=POWER_STEPS,
-            scales=False,
+            block.values, self.rank, observed=block.observed, power_steps=POWER_STEPS, scales=False
         )
         if self.labels is None:
             return _with_held_out(problem, rng)
@@ -335,13 +321,10 @@ def _check_finite(block: Any, bad: Any, first: int, name: str, advice: str) -> N
 
 def _answer(matrix: UserMatrix, rank: int, method: str, seed: int) -> tuple[Any, Any]:
     """Return a solver's low-rank part as factors; its warnings are passed on, with the name of the matrix."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        d = decompose(
-            matrix.values, rank, method=method, mask=matrix.mask, tol=_LABEL_TOL.get(method), random_state=seed
-        )
-    for warning in caught:
-        warnings.warn(f"labels={method!r} on {matrix.name}: {warning.message}", warning.category, stacklevel=4)
+    asked = Arguments(method, tol=_LABEL_TOL.get(method), random_state=seed, mask=matrix.mask)
+    d, said = decompose_with_warnings(matrix.values, rank, asked)
+    for category, message in said:
+        warnings.warn(f"labels={method!r} on {matrix.name}: {message}", category, stacklevel=4)
     L, R = np.asarray(d.L, np.float64), np.asarray(d.R, np.float64)
     if not (L.any() and R.any()):
         raise ValueError(f"labels={method!r} finds no low-rank part in {matrix.name}; use another method, or none")

@@ -12,7 +12,6 @@ Where Y is on a device, the factors stay on the CPU; `send` moves them, in one t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from lrpca.core.influence import Levels, everything, levels
+from lrpca.core.influence import Levels
 from lrpca.core.linalg import tensor_svd
 from lrpca.kernels.scale import Core, residual_core
 from lrpca.matrices.differentiable import DifferentiableMatrix
@@ -31,8 +30,6 @@ _BLOCK, _BLOCK_ON_DEVICE = 1 << 17, 1 << 24
 # Rounds of power iteration in the derivative of singular vectors: its error is (σ_{r+1} / σ_r)^(2 rounds).
 _ROUNDS = 2
 _OVERSAMPLING, _POWER_STEPS = 5, 5
-# Number of entries above which the initialisation multiplies by the solver's kernels instead of torch.
-_LARGE = 1 << 16
 # The background of outliers is flat over this many widths of the peak (`lrpca.kernels.scale`).
 _WINDOW = 8.0
 
@@ -271,24 +268,22 @@ def spectral_start(
     observed_share: float,  # p
     rank: int,
     clip: Any,  # () ζ_0
-    matrix: DifferentiableMatrix | None,  # Y as the solver's kernels read it
     power_steps: int | None = None,  # None: enough for an exact SVD
 ) -> tuple[Any, Any]:
     """Return factors (n1, r) and (n2, r) of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0.
 
     The derivative is taken forwards, as one number goes in: from products of ``A = clip(Y, ζ_0) / p`` and of
     ``E = dA/dζ_0`` with a few vectors. Nothing of the size of Y is kept. The gradient is that of an exact SVD, whatever
-    the number of power steps.
+    the number of power steps. Torch with one thread takes as long as the solver's kernels with two.
     """
     with torch.no_grad():
-        level = clip.item()
-        A: _ByKernels | _ByTorch = _ByTorch(Y, observed_share, level)
-        if matrix is not None and level > 0 and Y.numel() >= _LARGE:
-            A = _ByKernels(matrix, observed_share, level)
-        V = _first_vectors(Y.shape, rank, clip)
+        A = _clipped(Y, clip.item()).div_(observed_share)
+        width = min(rank + _OVERSAMPLING, *Y.shape)
+        seeded = torch.Generator().manual_seed(0)
+        V = torch.randn(Y.shape[1], width, generator=seeded, dtype=torch.float64, device="cpu").to(clip)
         for _ in range(_POWER_STEPS if power_steps is None else power_steps):
-            V = torch.linalg.qr(A.back(torch.linalg.qr(A.times(V))[0]))[0]
-        AV = A.times(V)
+            V = torch.linalg.qr(multiply(A.T, torch.linalg.qr(multiply(A, V))[0]))[0]
+        AV = multiply(A, V)
         _, values, Vh = tensor_svd(AV, full_matrices=False)
         values, turn = values[:rank], Vh[:rank].T
         root = torch.sqrt(values)
@@ -296,84 +291,30 @@ def spectral_start(
         L, R = AV / root, V * root
         if not clip.requires_grad:
             return L, R
-        dAV, dV = _derivatives(A, V, AV, values)
+        E = (torch.sign(Y) * (Y.abs() > clip.item())).div_(observed_share)
+        dAV, dV = _derivatives(A, E, V, AV, values)
         dL, dR = dAV / root, dV * root
     # The value of a first-order expansion at its own centre, and its gradient.
     moved = clip - clip.detach()
     return L + moved * dL, R + moved * dR
 
 
-def _derivatives(A: _ByKernels | _ByTorch, V: Any, AV: Any, values: Any) -> tuple[Any, Any]:
+def _derivatives(A: Any, E: Any, V: Any, AV: Any, values: Any) -> tuple[Any, Any]:
     """Return the derivatives of A V and V by the threshold, V turning out of its span only.
 
     ``AᵀA V = V Σ²`` gives ``(σ² - AᵀA) V' = (I - V Vᵀ)(Eᵀ A + Aᵀ E) V`` column by column, solved by the first terms of
     the Neumann series.
     """
-    EV, EtAV = A.by_clip(V, AV)
-    new = _beside(V, EtAV + A.back(EV)) / values**2
-    dV, AdV = new, A.times(new)
+    EV = multiply(E, V)
+    new = _beside(V, multiply(E.T, AV) + multiply(A.T, EV)) / values**2
+    dV = new
     for _ in range(_ROUNDS - 1):
-        dV = new + _beside(V, A.back(AdV)) / values**2
-        AdV = A.times(dV)
-    return EV + AdV, dV
+        dV = new + _beside(V, multiply(A.T, multiply(A, dV))) / values**2
+    return EV + multiply(A, dV), dV
 
 
 def _beside(V: Any, M: Any) -> Any:
     return M - V @ (V.T @ M)
-
-
-def _first_vectors(shape: tuple[int, int], rank: int, like: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    width = min(rank + _OVERSAMPLING, *shape)
-    return torch.randn(shape[1], width, generator=generator, dtype=torch.float64, device="cpu").to(like)
-
-
-class _ByTorch:
-    """The matrix ``A = clip(Y, ζ) / p`` as products: A V, Aᵀ U, and E V, Eᵀ U with the signs E of clipped entries."""
-
-    def __init__(self, Y: Any, share: float, clip: float) -> None:
-        self._Y, self._share, self._clip = Y, share, clip
-
-    @functools.cached_property
-    def _clipped(self) -> Any:
-        return _clipped(self._Y, self._clip)
-
-    def times(self, V: Any) -> Any:
-        return multiply(self._clipped, V) / self._share
-
-    def back(self, U: Any) -> Any:
-        return multiply(self._clipped.T, U) / self._share
-
-    def by_clip(self, V: Any, U: Any) -> tuple[Any, Any]:
-        E = torch.sign(self._Y) * (self._Y.abs() > self._clip)
-        return multiply(E, V) / self._share, multiply(E.T, U) / self._share
-
-
-class _ByKernels:
-    """The same by passes of the solver's kernels."""
-
-    def __init__(self, matrix: DifferentiableMatrix, share: float, clip: float) -> None:
-        self._matrix, self._share, self._clip = matrix, share, clip
-
-    def _products(self, level: Levels, V: Any, U: Any) -> tuple[Any, Any]:
-        n1, n2 = self._matrix.shape
-        result = self._matrix.run_pass(
-            U.new_empty(n1, 0).numpy(), V.new_empty(n2, 0).numpy(), level, A=V.numpy(), B=U.numpy()
-        )
-        return torch.from_numpy(result.CA) / self._share, torch.from_numpy(result.CtB) / self._share
-
-    def times(self, V: Any) -> Any:
-        return self._products(everything(self._clip), V, V.new_empty(self._matrix.shape[0], 0))[0].to(V.dtype)
-
-    def back(self, U: Any) -> Any:
-        return self._products(everything(self._clip), U.new_empty(self._matrix.shape[1], 0), U)[1].to(U.dtype)
-
-    def by_clip(self, V: Any, U: Any) -> tuple[Any, Any]:
-        # clip(Y, ζ) is ζ E, and Y where that is at most ζ, which is what the hard threshold leaves.
-        both = self._products(everything(self._clip), V, U)
-        unclipped = self._products(levels("hard", self._clip), V, U)
-        EV, EtU = ((one - other) / self._clip for one, other in zip(both, unclipped, strict=True))
-        return EV.to(V.dtype), EtU.to(U.dtype)
 
 
 # ------------------------------------------------------------------------------------------ the inlier scale
@@ -400,27 +341,19 @@ def inlier_scale(entries: Entries, L: Any, R: Any, rounding: float) -> Any:
 
         dσ = σ / Σ w D² · Σ w D dD,    exact for changes that scale all residuals alike.
     """
-    if _apart((L, R), entries.values):
-        return _InlierScaleOnDevice.apply(entries, L, R, rounding)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        sizes = entries.residuals(L, R).abs()
-    core, inside = _core(sizes, rounding)
-    if not (torch.is_grad_enabled() and (L.requires_grad or R.requires_grad)):
-        return torch.tensor(core.sigma, dtype=L.dtype)
-    weights = _clean_probability(sizes, core, inside).to(L.dtype)
-    squares = entries.residuals(L, R).abs() ** 2
-    root = torch.sqrt(torch.clamp((weights * squares).sum(), min=torch.finfo(L.dtype).tiny))
-    return core.sigma * (root / root.detach())
+    return _InlierScale.apply(entries, L, R, rounding)  # type: ignore[no-untyped-call]
 
 
-class _InlierScaleOnDevice(torch.autograd.Function):
-    """See `inlier_scale`; with one transfer each way."""
+class _InlierScale(torch.autograd.Function):
+    """See `inlier_scale`; with one transfer each way where Y is on a device."""
 
     @staticmethod
     def forward(ctx: Any, entries: Entries, L: Any, R: Any, rounding: float) -> Any:
         here_L, here_R = send((L, R), entries.values)
         D = entries.residuals(here_L, here_R)
-        ctx.core, ctx.inside = _core(D.abs(), rounding)
+        sizes = D.abs().cpu().to(torch.float64).numpy()
+        ctx.core = residual_core(sizes, rounding)
+        ctx.inside = float(np.mean(sizes <= _WINDOW * ctx.core.sigma))
         ctx.save_for_backward(D, here_L, here_R)
         ctx.entries = entries
         return torch.tensor(ctx.core.sigma, dtype=L.dtype)
@@ -438,13 +371,6 @@ class _InlierScaleOnDevice(torch.autograd.Function):
         R_bar = torch.zeros_like(R).index_put_((columns,), pull * L[rows], accumulate=True)
         L_bar, R_bar = send((L_bar, R_bar), bar)
         return None, bar * L_bar, bar * R_bar, None
-
-
-def _core(sizes: Any, rounding: float) -> tuple[Core, float]:
-    """Return the peak of clean residuals, and the share of entries in its window."""
-    numbers = sizes.cpu().to(torch.float64).numpy()
-    core = residual_core(numbers, rounding)
-    return core, float(np.mean(numbers <= _WINDOW * core.sigma))
 
 
 def _clean_probability(sizes: Any, core: Core, inside: float) -> Any:

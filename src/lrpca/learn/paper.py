@@ -23,6 +23,7 @@ References
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,8 +47,8 @@ _ALONE, _TOGETHER, _DEEP_TOGETHER, _DEEP = 500, 1000, 500, 7
 _GRID = tuple((beta / 10, phi / 10) for beta in range(1, 11) for phi in range(1, 11))
 _SEARCHED = 20
 _FIRST_TAIL = (1.0, 0.6)
-# The squared error of a pair that does not converge at all.
-_FAILED = 1e30
+# The error of a pair that does not converge at all.
+_FAILED = 1e15
 # What the rates are meant for: the size of the problems, and ‖X‖ at rank 5.
 _BASE_SIDE, _BASE_NORM = 1000.0, math.sqrt(5.0)
 # The root mean square of X in units of median|Y|, where X is not known.
@@ -64,16 +65,7 @@ class Stage(NamedTuple):
 
 
 def full_stages(model: str, layers: int, depth: int) -> list[Stage]:
-    """Return the stages of a training as the paper has them, for K layers and K̄ = depth.
-
-    Examples
-    --------
-    Fourteen layers and the initialisation make the 17 500 steps of the released script:
-
-    >>> stages = full_stages("fnn", 14, 14)
-    >>> stages[1], sum(stage.steps for stage in stages)
-    (Stage(name='layer 1 alone', last=1, first=1, steps=500), 17500)
-    """
+    """Return the stages of a training as the paper has them, for K layers and K̄ = depth."""
     stages = []
     for k in range(1 + (0 if model == "rnn" else layers)):
         stages.append(Stage(f"layer {k} alone", k, k, _ALONE))
@@ -85,13 +77,7 @@ def full_stages(model: str, layers: int, depth: int) -> list[Stage]:
 
 
 def shared_out(stages: list[Stage], total: int) -> list[Stage]:
-    """Return the stages with `total` steps in all, in the same proportions; at least one step each.
-
-    Examples
-    --------
-    >>> [stage.steps for stage in shared_out(full_stages("rnn", 0, 15), 53)]
-    [50, 3]
-    """
+    """Return the stages with `total` steps in all, in the same proportions; at least one step each."""
     spare, full = total - len(stages), sum(stage.steps - 1 for stage in stages)
     if spare < 0:
         raise ValueError(f"steps={total} is less than one for each of the {len(stages)} stages; give more")
@@ -168,21 +154,19 @@ class PaperTrainer(Trainer):
     @property
     def stage(self) -> str:
         """The stage of the last step."""
-        return self._at(max(0, self.position - 1))[0].name
+        return self._stage_of(max(1, self.position)).name
 
     @property
     def trained_depth(self) -> int:
         """The last layer that has been trained."""
-        return self._at(max(0, self.position - 1))[0].last
+        return self._stage_of(max(1, self.position)).last
 
-    def _at(self, position: int) -> tuple[Stage, bool]:
-        """Return the stage of a step, and whether the step is its first."""
-        index = next(index for index, end in enumerate(self._ends) if position < end)
-        return self.stages[index], position == self._ends[index] - self.stages[index].steps
+    def _stage_of(self, step: int) -> Stage:  # counted from 1
+        return self.stages[bisect_left(self._ends, step)]
 
     def step(self) -> float:
         """Take one step on a fresh problem; in the search, one problem for all pairs of the grid."""
-        stage, begins = self._at(self.position)
+        stage, begins = self._stage_of(self.position + 1), self.position in (0, *self._ends)
         # Single precision, as in the released script.
         data = prepare(self._source.draw(self._rng), dtype=torch.float32, device=self._device)
         if stage.first is None:
@@ -195,7 +179,6 @@ class PaperTrainer(Trainer):
         return value
 
     def _add_layer(self, k: int) -> None:
-        """Give layer k its first threshold and the rate of it."""
         with torch.no_grad():
             before = float(self.network.thresholds[k - 1])
             self.network.thresholds[k] = _NEW_THRESHOLD * before
@@ -238,9 +221,9 @@ class PaperTrainer(Trainer):
         try:
             *_, end = self.network.layers(data, self.depth, start=start, after=self._layers)
         except FloatingPointError:
-            return math.sqrt(_FAILED)
+            return _FAILED
         error = float(self._error(data, end.L, end.R))
-        return error if error < math.sqrt(_FAILED) else math.sqrt(_FAILED)
+        return error if error < _FAILED else _FAILED
 
     def _error(self, data: Data, L: Any, R: Any) -> Any:
         """Return ``‖L Rᵀ - X‖``, or its estimate where the data come without X."""

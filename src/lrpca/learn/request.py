@@ -250,7 +250,6 @@ def make_trainer(request: Request, source: Source) -> tuple[Trainer, Validation]
 
 
 def _begin(request: Request, data: Data) -> Schedule:
-    """Return the numbers to begin with."""
     form, layers, recurrent = request.schedule, request.layers, request.model != "fnn"
     if form.kind == "absolute":
         if data.problem.scales:

@@ -77,7 +77,7 @@ class Data:
     def start(self, clip: Any) -> tuple[Any, Any]:
         """Return factors of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0."""
         share, steps = self.survey.observed, self.problem.power_steps
-        return spectral_start(self.Y, share, self.rank, self.placed(clip), self.matrix, steps)
+        return spectral_start(self.Y, share, self.rank, self.placed(clip), steps)
 
     def inlier_scale(self, L: Any, R: Any) -> Any:
         """Return σ of the clean residuals, differentiable in L and R."""

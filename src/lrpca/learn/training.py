@@ -210,7 +210,6 @@ def _checkpoint(checkpoint: Any, resume: bool, request: Request, source: Source)
 
 @contextmanager
 def _memory_of(request: Request, has_data: bool) -> Iterator[None]:
-    """Raise a MemoryError that says what to do if the memory of the device does not suffice."""
     try:
         yield
         return
@@ -240,7 +239,7 @@ class _Run:
         self._began = time.perf_counter()
         self._earlier = 0.0
         self._first_score = self._best_score = self._score = math.inf
-        self._best: dict[str, Any] | None = None
+        self._best: dict[str, Any] = {}
         self._worse = self._waiting = 0
         self._loss = math.nan
         # Held-out errors before the first step, and the score at every evaluation.
@@ -285,13 +284,14 @@ class _Run:
         trainer = self._trainer
         if not self.report["history"]:
             self._evaluate()
-        while trainer.position < trainer.total and not self._stops_early():
+        patience = math.inf if self._patience is None or not trainer.keeps_best else self._patience
+        while trainer.position < trainer.total and self._waiting < patience:
             self._take_step()
             if trainer.position % self._every == 0 or trainer.position == trainer.total:
                 self._evaluate()
         if self._worse:
             raise self._diverged(self._risen())
-        if trainer.keeps_best and self._best is not None:
+        if trainer.keeps_best:
             unpack_parameters(trainer.network, self._best)
         if trainer.finishing is not None:
             self._show(trainer.finishing, self._best_score, [])
@@ -312,11 +312,7 @@ class _Run:
             return False
         return curve[-1] > _DOES_NOTHING * curve[0]
 
-    def _stops_early(self) -> bool:
-        return self._patience is not None and self._trainer.keeps_best and self._waiting >= self._patience
-
     def _take_step(self) -> None:
-        """Take a step; raise when something is not finite."""
         try:
             self._loss = self._trainer.step()
         except FloatingPointError as error:
@@ -353,7 +349,7 @@ class _Run:
         """Keep the best numbers; raise where training has only made them worse for long."""
         if self._trainer.position == 0:
             self._first_score = value
-        if self._best is None or value < self._best_score - _BETTER:
+        if not self._best or value < self._best_score - _BETTER:
             self._best, self._best_score, self._waiting = pack_parameters(self._trainer.network), value, 0
         else:
             self._waiting += 1

@@ -56,6 +56,11 @@ def principal_axes(L: Any, R: Any, *, center: bool, weight: Any = None) -> Princ
     return PrincipalAxes(Q @ middle, components, values, (along @ turn.T) * signs)
 
 
+def count_explaining(squares: Any, wanted: float) -> int:
+    """Return how many of some variances, the largest first, it takes for a wanted sum; all where that is beyond it."""
+    return min(len(squares), int(np.count_nonzero(np.cumsum(squares) < wanted)) + 1)
+
+
 def with_fixed_signs(components: Any) -> tuple[Any, Any]:  # components (k, n2)
     """Return the components with the entry of largest modulus of each positive, and the signs (k,)."""
     if not len(components):
@@ -66,8 +71,8 @@ def with_fixed_signs(components: Any) -> tuple[Any, Any]:  # components (k, n2)
 
 
 def extended_axes(
-    matrix: DenseMatrix, axes: PrincipalAxes, count: int, threshold: float, *, weight: Any = None
-) -> PrincipalAxes:
+    matrix: DenseMatrix, axes: PrincipalAxes, count: int, threshold: float, weight: Any
+) -> PrincipalAxes:  # weight (n1,)
     """Return `count` axes where fewer exceed the noise: the next ones are those of the cleaned residual.
 
     Outliers (beyond `threshold`) and missing entries of the residual count as zero. What scikit-learn's PCA returns
@@ -80,7 +85,7 @@ def extended_axes(
         return axes
     L = np.column_stack([np.ones(n1), axes.scores])
     R = np.column_stack([axes.mean, found.T])
-    root = (np.ones(n1) if weight is None else np.sqrt(weight))[:, None]
+    root = np.sqrt(weight)[:, None]
     level = levels("hard", threshold)
 
     def along(V: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def rows_of(Y: Any, rows: Any) -> Any:
     return with_gaps(part.array, part.mask)
 
 
+def only_rows(Y: Any, rows: Any) -> Any:
+    """Return rows of a table, by rising indices (m,): in memory, unless Y is read in blocks and they are many."""
+    large = isinstance(Y, ChunkedMatrix) and len(rows) * Y.shape[1] >= LOADED_BELOW
+    return part_of(Y, rows) if large else rows_of(Y, rows)
+
+
 def with_gaps(values: Any, mask: Any) -> Any:
     """Return the values (m, n2) with NaN where the mask, if any, is False."""
     if mask is None or mask.all():
@@ -63,7 +70,7 @@ def each_band(
     of whole rows. Tables in memory have bands of so many `rows`, others bands that suit their chunks.
     """
     if isinstance(matrix, ChunkedMatrix) and len(matrix.source.grid.columns) == 1:
-        for place, result in matrix.source.each(_BandWork(work), tasks(matrix.source.grid, operands)):
+        for place, result in matrix.source.each(partial(_on_band, work), tasks(matrix.source.grid, operands)):
             yield place.rows, result
         return
     for start, block, mask in matrix.blocks(rows):
@@ -71,62 +78,61 @@ def each_band(
         yield here, work(DenseMatrix(block, mask), *(part[here] for part in operands))
 
 
-class _BandWork:
-    """Work on whole rows, as blocks are worked on."""
-
-    def __init__(self, work: Callable[..., Any]) -> None:
-        self.work = work
-
-    def __call__(self, block: Any, observed: Any, place: Place, rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Any:
-        return self.work(DenseMatrix(readable(block), observed), *rows)
+def _on_band(work: Callable[..., Any], block: Any, observed: Any, _: Place, rows: tuple[Any, ...], __: Any) -> Any:
+    return work(DenseMatrix(readable(block), observed), *rows)
 
 
-def is_elsewhere(Y: Any) -> bool:
-    """Tell whether a table is read in blocks, or mapped into memory and large: no copy should be made of it."""
-    if isinstance(Y, ChunkedMatrix):
-        return True
-    if not isinstance(Y, np.ndarray) or Y.size < LOADED_BELOW:
-        return False
-    base: Any = Y
+def in_blocks(Y: Any) -> Any:
+    """Return a large mapped array, of which no copy should be made, as read in blocks, and any other table as it is."""
+    base: Any = Y if isinstance(Y, np.ndarray) and Y.size >= LOADED_BELOW else None
     while base is not None and not isinstance(base, np.memmap):
         base = getattr(base, "base", None)
-    return base is not None
+    return Y if base is None else ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
 
 
-def in_blocks(Y: Any) -> ChunkedMatrix:
-    """Return a table for which `is_elsewhere` holds as one that is read in blocks."""
-    if isinstance(Y, ChunkedMatrix):
-        return Y
-    return ChunkedMatrix(LocalBlocks(StoredArray(Y, "mapped array"), None, Meter(None)))
-
-
-def only_rows(matrix: ChunkedMatrix, rows: Any) -> ChunkedMatrix:
-    """Return rows of a table, by rising indices (m,), which are picked whenever a block is read."""
+def part_of(matrix: ChunkedMatrix, rows: Any = None, offset: Any = None) -> ChunkedMatrix:
+    """Return rows of a table, by rising indices (m,), less an offset (n2,): both are done whenever a block is read."""
     source = matrix.source
     if isinstance(source, DaskBlocks):
         array, mask = source.as_dask()
-        return ChunkedMatrix(DaskBlocks(array[rows], None if mask is None else mask[rows], source.meter))
+        if rows is not None:
+            array, mask = array[rows], None if mask is None else mask[rows]
+        if offset is not None:
+            dtype = centred_dtype(array.dtype)
+            array = array.astype(dtype) - offset.astype(dtype)
+        return ChunkedMatrix(DaskBlocks(array, mask, source.meter))
     mask = source.mask
-    if mask is not None and mask.shape[0] > 1:
-        mask = _SomeRows(mask, rows, source)
-    return ChunkedMatrix(LocalBlocks(_SomeRows(source.stored, rows, source), mask, source.meter))
+    if rows is not None and mask is not None and mask.shape[0] > 1:
+        mask = _Part(mask, source, rows)
+    return ChunkedMatrix(LocalBlocks(_Part(source.stored, source, rows, offset), mask, source.meter))
 
 
-class _SomeRows:
-    """Rising rows of numbers on disk, or of their mask; no block of them takes from two blocks of `whole`."""
+def centred_dtype(dtype: Any) -> Any:
+    """Return the type in which an offset is subtracted."""
+    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize >= 4 else np.float64)
+
+
+class _Part:
+    """Some rows of numbers on disk, or of their mask, less an offset; no block takes from two blocks of `whole`."""
 
     ndim = 2
 
-    def __init__(self, stored: Any, rows: Any, whole: LocalBlocks) -> None:
-        self.stored, self.rows = stored, rows
-        self.name, self.dtype = whole.name, stored.dtype
-        self.shape = (len(rows), stored.shape[1])
-        widest = max(cut.stop - cut.start for cut in whole.grid.columns)
-        self.chunks: tuple[int, int] | None = (len(rows), widest)
-        edges = np.searchsorted(rows, [cut.stop for cut in whole.grid.rows])
-        self.breaks: Sequence[int] = [int(edge) for edge in edges if 0 < edge < len(rows)]
+    def __init__(self, stored: Any, whole: LocalBlocks, rows: Any, offset: Any = None) -> None:
+        self.stored, self.rows, self.offset, self.name = stored, rows, offset, whole.name
+        self.dtype = stored.dtype if offset is None else centred_dtype(stored.dtype)
+        self.shape: tuple[int, int] = stored.shape
+        self.chunks: tuple[int, int] | None = whole.stored.chunks
+        self.breaks: Sequence[int] = whole.stored.breaks
+        if rows is not None:
+            self.shape = (len(rows), stored.shape[1])
+            self.chunks = (len(rows), max(cut.stop - cut.start for cut in whole.grid.columns))
+            edges = np.searchsorted(rows, [cut.stop for cut in whole.grid.rows])
+            self.breaks = [int(edge) for edge in edges if 0 < edge < len(rows)]
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        rows = self.rows[place[0]]
-        first = int(rows[0])
-        return self.stored[slice(first, int(rows[-1]) + 1), place[1]][rows - first]
+        if self.rows is None:
+            values = self.stored[place]
+        else:
+            rows = self.rows[place[0]]
+            values = self.stored[slice(int(rows[0]), int(rows[-1]) + 1), place[1]][rows - int(rows[0])]
+        return values if self.offset is None else np.subtract(values, self.offset[place[1]], dtype=self.dtype)

@@ -170,12 +170,12 @@ def cellwise_moments(matrix: DenseMatrix, *, center: bool = True, weight: Any = 
     used[rows] = cells.kinds == _USED
     if len(rows) < np.count_nonzero(weight):
         for _ in range(_LAST_STEPS):
-            total: Any = (0.0, 0.0, 0.0)
+            sums: Any = 0.0
             work = partial(_band_moments, columns=columns, model=model, limits=wide, threads=threads)
-            for part, (sums, kinds) in each_band(matrix, work, weight, rows=_BLOCK):
-                total = tuple(a + b for a, b in zip(total, sums, strict=True))
+            for part, (here, kinds) in each_band(matrix, work, weight, rows=_BLOCK):
+                sums = sums + here
                 used[part] = (kinds == _USED) & (weight[part] > 0)
-            model = _updated(model, total, center)
+            model = _updated(model, sums, center)
     threads.close()
     mean[live] += columns.scale[live] * model.mean
     degrees = model.total / max(model.total - 1, 1) if center else 1.0
@@ -192,7 +192,6 @@ def _finite(part: DenseMatrix) -> Any:
 
 
 def _has_cells(part: DenseMatrix) -> Any:
-    """Tell of each row whether any cell is observed."""
     values = _finite(part)
     return (values == values).any(axis=1)
 
@@ -236,14 +235,13 @@ def _columns(Y: Any, weight: Any, center: bool) -> _Columns:
 def _band_moments(
     band: DenseMatrix, weight: Any, *, columns: _Columns, model: _Model, limits: _Limits, threads: Threads
 ) -> tuple[Any, Any]:
-    """Return the sums over some rows, and their kinds."""
-    total: Any = (0.0, 0.0, 0.0)
+    total: Any = 0.0
     kinds = []
     for start, block, mask in band.blocks(_BLOCK):
         part = slice(start, start + len(block))
         cells = columns.standardised(_finite(DenseMatrix(block, mask)), weight[part])
         sums, _ = _moment_sums(cells, model, limits, threads)
-        total = tuple(a + b for a, b in zip(total, sums, strict=True))
+        total = total + sums
         kinds.append(cells.kinds)
     return total, np.concatenate(kinds)
 
@@ -323,32 +321,31 @@ def _round(
 
 def _moment_sums(
     cells: _Cells, model: _Model, limits: _Limits, threads: Threads, *, search: bool = True, keep: bool = False
-) -> tuple[tuple[float, Any, Any], Any]:
-    """Return (weight, first moments, second moments) of the rows that take part, and the residuals (m, p)."""
+) -> tuple[Any, Any]:
+    """Return weight, first and second moments (1 + p + p²,) of the rows that take part, and the residuals (m, p)."""
     from lrpca.kernels.cells import row_moments
 
     m, p = cells.Z.shape
     precision, residuals = _precision(model), np.empty((m, p))
 
-    def work(start: int) -> tuple[float, Any, Any]:
-        part = slice(start, start + _PIECE)
-        first, second = np.zeros(p), np.zeros((p, p))
+    def work(start: int) -> Any:
+        part, sums = slice(start, start + _PIECE), np.zeros(1 + p + p * p)
+        moments = sums[1 : 1 + p], sums[1 + p :].reshape(p, p)
         rows = cells.Z[part], cells.states[part], cells.kinds[part], cells.weight[part]
         bounds = limits.cell, limits.row, limits.inside, limits.outside
-        total = row_moments(*rows, model.mean, precision, *bounds, search, keep, residuals[part], first, second)
-        return total, first, second
+        sums[0] = row_moments(*rows, model.mean, precision, *bounds, search, keep, residuals[part], *moments)
+        return sums
 
-    parts = threads.map(work, range(0, m, _PIECE), work=_STEPS * m * p * p)
-    return (sum(t for t, _, _ in parts), sum(f for _, f, _ in parts), sum(s for _, _, s in parts)), residuals
+    return sum(threads.map(work, range(0, m, _PIECE), work=_STEPS * m * p * p)), residuals
 
 
-def _updated(model: _Model, sums: tuple[float, Any, Any], center: bool) -> _Model:
+def _updated(model: _Model, sums: Any, center: bool) -> _Model:
     """Return the step of expectation maximisation."""
-    total, first, second = sums
+    p, total = len(model.mean), float(sums[0])
     if total <= 0:
         return model
-    shift = first / total if center else np.zeros_like(first)
-    covariance = second / total - np.outer(shift, shift)
+    shift = sums[1 : 1 + p] / total if center else np.zeros(p)
+    covariance = sums[1 + p :].reshape(p, p) / total - np.outer(shift, shift)
     return _Model(model.mean + shift, (covariance + covariance.T) / 2, total)
 
 

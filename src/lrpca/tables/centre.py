@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from lrpca.files.stored import Stored
-from lrpca.matrices.chunked.dask_blocks import DaskBlocks
-from lrpca.matrices.chunked.local_blocks import LocalBlocks
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
-from lrpca.tables.bands import rows_of
+from lrpca.tables.bands import centred_dtype, part_of, rows_of
 
 # Median of |z| of a normal variable.
 MEDIAN_NORMAL = 0.6744897501960817
@@ -47,9 +43,9 @@ def table_medians(Y: Any, weight: Any) -> Any:
     """Return the medians (n2,) of a table (n1, n2) of weighted rows; of one not in memory those of some rows."""
     if isinstance(Y, ChunkedMatrix):
         rows = _spread_rows(Y.shape)
-        Y, weight = rows_of(Y, rows), None if weight is None else weight[rows]
+        Y, weight = rows_of(Y, rows), weight[rows]
     dense = np.asarray(Y.toarray() if hasattr(Y, "toarray") else Y, np.float64)
-    return column_medians(dense, np.ones(len(dense)) if weight is None else weight)
+    return column_medians(dense, weight)
 
 
 def _spread_rows(shape: tuple[int, int]) -> Any:
@@ -70,30 +66,5 @@ def without_centre(Y: Any, offset: Any) -> Any:
     """Return a table less a centre (n2,): a floating-point copy; a chunked matrix subtracts at every read."""
     if not isinstance(Y, ChunkedMatrix):
         dense = Y.toarray() if hasattr(Y, "toarray") else Y
-        return np.subtract(dense, offset, dtype=_floating(dense.dtype))
-    source = Y.source
-    if isinstance(source, DaskBlocks):
-        array, mask = source.as_dask()
-        dtype = _floating(array.dtype)
-        return ChunkedMatrix(DaskBlocks(array.astype(dtype) - offset.astype(dtype), mask, source.meter))
-    return ChunkedMatrix(LocalBlocks(_Centred(source.stored, offset), source.mask, source.meter))
-
-
-class _Centred:
-    """Numbers on disk, less a centre (n2,)."""
-
-    ndim = 2
-
-    def __init__(self, stored: Stored, offset: Any) -> None:
-        self.stored, self.offset = stored, offset
-        self.name, self.shape, self.chunks = stored.name, stored.shape, stored.chunks
-        self.breaks: Sequence[int] = stored.breaks
-        self.dtype = _floating(stored.dtype)
-
-    def __getitem__(self, place: tuple[slice, slice]) -> Any:
-        return np.subtract(self.stored[place], self.offset[place[1]], dtype=self.dtype)
-
-
-def _floating(dtype: Any) -> Any:
-    """Return the type in which a centre is subtracted."""
-    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize >= 4 else np.float64)
+        return np.subtract(dense, offset, dtype=centred_dtype(dense.dtype))
+    return part_of(Y, offset=offset)

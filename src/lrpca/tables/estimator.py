@@ -6,8 +6,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -352,10 +352,14 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         check_table(self, rows, reset=False)
         if empty is None:
             empty = np.zeros((0, self.n_components_), arithmetic_dtype(native_dtype(rows.dtype)))
-        return _map_blocks(partial(_of_block, work=partial(work, model), empty=empty), rows, empty)
+
+        def of_block(block: Any) -> Any:
+            # Filters of dask leave chunks without any row.
+            return work(model, accept(np.asarray(block))) if len(block) else empty
+
+        return _map_blocks(of_block, rows, empty)
 
     def _of_matrix(self, X: Any, work: Callable[[RowModel, DenseMatrix], Any]) -> Any:
-        """Return what is made of rows at once."""
         model = self._row_model()
         matrix = accept(validated(self, X, reset=False))
         try:
@@ -376,7 +380,8 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         # Narrow tables and streams do not pass through the solver's own checks.
         check_settings(self.method, self.schedule, self.tol, self.max_iter, self.random_state)
         center = self.center if isinstance(self.center, str) else bool(self.center)
-        return Settings(count, center, self.schedule, self.method, self.tol, self.max_iter, self.random_state)
+        solver = self.method, self.schedule, self.tol, self.max_iter, self.random_state
+        return Settings(*solver, n_components=count, center=center)
 
     def _fitted(self, Y: Any, settings: Settings, weight: Any) -> RobustFit:
         with errors_in_our_words():
@@ -389,7 +394,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return fit
 
     def _take(self, fit: RobustFit) -> None:
-        """Set the attributes of a batch fit."""
         decomposition = fit.decomposition
         self._set_axes(fit.axes.mean, fit.axes.components, fit.axes.singular_values, fit.unit, decomposition.L.dtype)
         self.n_samples_ = decomposition.L.shape[0]
@@ -447,7 +451,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return stream
 
     def _follow(self, stream: SubspaceTracker, dtype: Any) -> None:
-        """Set the attributes of a streaming fit."""
         result = arithmetic_dtype(np.dtype(dtype))
         mean, values, rows = stream.mean, stream.singular_values, max(stream.effective_rows, 1.0)
         unit = unit_of(max(np.abs(mean).max(), values.max(initial=0.0) / math.sqrt(rows)), result)
@@ -480,17 +483,11 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
         count = checked_n_components(self.n_components, "min(X.shape)", None)
         if isinstance(count, int):
             axes = axes.first(count)
-        variances = axes.singular_values**2 / max(len(state.L) - 1, 1)
-        return {
-            "mean_": axes.mean * unit,
-            "components_": axes.components,
-            "singular_values_": axes.singular_values * unit,
-            "n_components_": len(axes.components),
-            "explained_variance_": variances * unit * unit,
-            "noise_variance_": 0.0,
-            "outlier_threshold_": math.inf,
-            **{"_unit": unit, "_variances": variances, "_noise_level": 0.0, "_noise_variance": 0.0},
-        }
+        shown = copy(self)
+        shown._set_axes(axes.mean * unit, axes.components, axes.singular_values * unit, unit, np.dtype(float))
+        shown._set_variances(0.0, len(state.L))
+        shown._noise_level, shown.outlier_threshold_ = 0.0, math.inf
+        return {name: value for name, value in vars(shown).items() if value is not vars(self).get(name)}
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -510,7 +507,6 @@ class RobustPCA(CallbackSupport, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
 @contextmanager
 def _unchanged_by_failure(estimator: RobustPCA) -> Iterator[None]:
-    """If a fit fails, restore the attributes that it has set."""
     names = ("n_features_in_", "feature_names_in_", "_stream")
     before = {name: value for name, value in estimator.__dict__.items() if name in names}
     try:
@@ -538,8 +534,3 @@ def _map_blocks(work: Callable[[Any], Any], rows: Any, empty: Any) -> Any:
     chunks = (whole.chunks[0], *((n,) for n in empty.shape[1:]))
     drop = [1] if empty.ndim == 1 else []
     return whole.map_blocks(work, dtype=empty.dtype, chunks=chunks, drop_axis=drop, meta=empty)
-
-
-def _of_block(block: Any, *, work: Callable[[DenseMatrix], Any], empty: Any) -> Any:
-    """Return what is made of some rows; filters of dask leave chunks without any."""
-    return work(accept(np.asarray(block))) if len(block) else empty

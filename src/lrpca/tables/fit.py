@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +18,9 @@ from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.matrix import ChunkedMatrix
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
 from lrpca.matrices.sample import draw_sample
-from lrpca.solvers.base import State
 from lrpca.solvers.rank.choice import CLEAR
-from lrpca.tables.axes import PrincipalAxes, extended_axes, principal_axes
-from lrpca.tables.bands import as_matrix, in_blocks, in_memory, is_elsewhere, only_rows, rows_of
+from lrpca.tables.axes import PrincipalAxes, count_explaining, extended_axes, principal_axes
+from lrpca.tables.bands import LOADED_BELOW, as_matrix, in_blocks, in_memory, only_rows
 from lrpca.tables.centre import table_medians, without_centre
 from lrpca.tables.row_model import RowModel
 
@@ -31,8 +29,6 @@ from lrpca.tables.row_model import RowModel
 _ENTRIES_PER_COMPONENT = 2
 # Rows that keep less than this share of what the median row keeps do not count for the centre and the variances.
 _LOW_INLIER = 0.5
-# Whole-number weights repeat the rows of a table that then has fewer entries than this.
-_REPEATED_BELOW = 1 << 22
 # An outlier of new rows is at least this many tolerances of the solver away.
 _ABOVE_TOL = 20.0
 # A table of at most so many columns, and many times as many rows, is narrow.
@@ -50,17 +46,11 @@ _ABOVE_ROUNDING = 1e3
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Parameters of a fit; see `RobustPCA` and `lrpca.decompose`."""
+class Settings(Arguments):
+    """Parameters of a fit: those of the solver and, of `RobustPCA`, these two."""
 
-    n_components: int | float | str
-    center: bool | str
-    schedule: Any = None
-    method: str = "lrpca"
-    tol: float | None = None
-    max_iter: int | None = None
-    random_state: Any = None
-    callback: Callable[[State], object] | None = None
+    n_components: int | float | str = "auto"
+    center: bool | str = True
 
     def is_narrow(self, shape: tuple[int, int]) -> bool:
         """Tell whether a table has so few columns that their covariance tells more than a low-rank part."""
@@ -139,12 +129,10 @@ def robust_fit(
         return robust_fit(divided, settings, weight, allow_empty=allow_empty).of_table(Y, unit)
     rows, weight = _rows_that_count(table, weight)
     used = table
-    needs_blocks = settings.is_narrow(table.shape) or settings.center == "median" or rows is not None
-    if is_elsewhere(table) and needs_blocks:
+    if settings.is_narrow(table.shape) or settings.center == "median" or rows is not None:
         used = in_blocks(table)
     if rows is not None:
-        repeated = weight is None
-        used = only_rows(used, rows) if isinstance(used, ChunkedMatrix) and not repeated else rows_of(used, rows)
+        used = only_rows(used, rows)
     offset = table_medians(used, weight) if settings.subtracts_medians(used.shape) else None
     matrix = as_matrix(used if offset is None else without_centre(used, offset))
     try:
@@ -174,12 +162,12 @@ def _unit_of_table(table: Any) -> float:
 
 
 def _rows_that_count(table: Any, weight: Any) -> tuple[Any, Any]:
-    """Return the indices of the rows to use (None: all as they are) and their weights (None: all equal)."""
+    """Return the indices of the rows to use (None: all as they are) and their weights."""
     if weight is None or (weight == 1).all():
-        return None, None
+        return None, np.ones(table.shape[0])
     counts = np.rint(weight)
-    if (counts == weight).all() and counts.sum() * table.shape[1] < _REPEATED_BELOW:
-        return np.repeat(np.arange(table.shape[0]), counts.astype(int)), None
+    if (counts == weight).all() and counts.sum() * table.shape[1] < LOADED_BELOW:
+        return np.repeat(np.arange(table.shape[0]), counts.astype(int)), np.ones(int(counts.sum()))
     if (weight > 0).all():
         return None, weight
     rows = np.flatnonzero(weight > 0)
@@ -190,10 +178,10 @@ def _narrow(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
     """Return the axes of a narrow table, from a covariance without outlying cells."""
     from lrpca.tables.cellwise import cellwise_moments
 
-    n1, n2 = matrix.shape
+    n2 = matrix.shape[1]
     moments = cellwise_moments(matrix, center=settings.center is True, weight=weight)
     components, variances = moments.axes()
-    total = float((np.ones(n1) if weight is None else weight)[moments.rows_used].sum())
+    total = float(weight[moments.rows_used].sum())
     count = _count(variances, settings.n_components, total)
     warnings = _no_gap(variances, count) if isinstance(settings.n_components, str) and count < n2 else []
     left = float(variances[count:].mean()) if count < n2 else 0.0
@@ -224,9 +212,8 @@ def _count(variances: Any, n_components: int | float | str, rows: float) -> int:
         return n_components
     if not variances.any():
         return 1
-    shares = np.cumsum(variances) / float(variances.sum())
     if not isinstance(n_components, str):
-        return min(len(variances), int(np.count_nonzero(shares < n_components)) + 1)
+        return count_explaining(variances, n_components * float(variances.sum()))
     spread = (_EXCEEDS * (1 + math.sqrt(len(variances) / rows))) ** 2
     for count in range(1, len(variances)):
         if variances[count] <= max(spread * variances[count:].mean(), _NOTHING * variances[0]):
@@ -245,7 +232,7 @@ def _wide(matrix: DenseMatrix, settings: Settings, weight: Any) -> _Solution:
             low_rank, warnings = without, other_warnings
             axes, counted = _axes_of(matrix, low_rank, settings, weight)
     axes, noise, threshold = _completed(matrix, axes, low_rank, settings, counted)
-    total = _total(matrix, counted)
+    total = float(counted.sum())
     n2, free = matrix.shape[1], matrix.shape[1] - len(axes.components)
     # As PCA counts it: what is left of the variance, by direction that is left.
     left = noise**2 * total * n2 / (max(total - 1, 1) * free) if free else 0.0
@@ -287,14 +274,10 @@ def _explains_as_much(matrix: DenseMatrix, one: Decomposition, other: Decomposit
 def _count_present(matrix: DenseMatrix, axes: PrincipalAxes, noise: float, weight: Any) -> int:
     """Return how many axes exceed what noise alone would make, and rounding."""
     n1, n2 = matrix.shape
-    heavier = math.sqrt(_total(matrix, weight) / n1)
+    heavier = math.sqrt(weight.sum() / n1)
     edge = _EXCEEDS * noise * (math.sqrt(n1) + math.sqrt(n2)) * heavier
     rounding = _ABOVE_ROUNDING * float(np.finfo(matrix.result).eps) * float(axes.singular_values.max(initial=0.0))
     return int(np.count_nonzero(axes.singular_values > max(edge, rounding)))
-
-
-def _total(matrix: DenseMatrix, weight: Any) -> float:
-    return float(matrix.shape[0] if weight is None else weight.sum())
 
 
 def _refuse_empty_columns(matrix: DenseMatrix, low_rank: Decomposition | None) -> None:
@@ -320,7 +303,7 @@ def _without_low_inlier_rows(low_rank: Decomposition, weight: Any) -> Any:
     low = ~known | (kept < _LOW_INLIER * float(np.median(kept[known])))
     if not low.any() or low.all():
         return weight
-    return np.where(low, 0.0, 1.0 if weight is None else weight)
+    return np.where(low, 0.0, weight)
 
 
 def _low_rank(
@@ -336,17 +319,10 @@ def _low_rank(
         return None, []
     by_number = isinstance(settings.n_components, int)
     rank: Any = min(int(settings.n_components) + extra, most) if by_number else "auto"
-    arguments = Arguments(
-        settings.method,
-        settings.schedule,
-        settings.tol,
-        settings.max_iter,
-        settings.random_state,
-        settings.callback,
-        row_weight=weight,
-    )
     data = as_matrix(matrix) if isinstance(matrix, ChunkedMatrix) else matrix.array
-    return decompose_with_warnings(data, rank, arguments)
+    return decompose_with_warnings(
+        data, rank, replace(settings, row_weight=None if (weight == weight[0]).all() else weight)
+    )
 
 
 def _completed(
@@ -362,10 +338,10 @@ def _completed(
     if count < present_count:
         # Components that are left out count as noise from here on.
         cut = axes.singular_values[count:present_count]
-        noise = math.sqrt(noise**2 + float(cut @ cut) / (_total(matrix, weight) * matrix.shape[1]))
+        noise = math.sqrt(noise**2 + float(cut @ cut) / (weight.sum() * matrix.shape[1]))
         threshold = max(threshold, _OUTLYING * noise)
     axes = axes.first(min(count, max(present_count, 1)))
-    return extended_axes(matrix, axes, count, threshold, weight=weight), noise, max(threshold, _accuracy(matrix, axes))
+    return extended_axes(matrix, axes, count, threshold, weight), noise, max(threshold, _accuracy(matrix, axes))
 
 
 def _wanted_count(
@@ -377,9 +353,9 @@ def _wanted_count(
     present = len(axes.components)
     if isinstance(n_components, str) or not present:
         return max(1, present)
-    energy = np.cumsum(axes.singular_values**2)
-    total = float(energy[-1]) + noise**2 * _total(matrix, weight) * (matrix.shape[1] - present)
-    return min(present, int(np.count_nonzero(energy < n_components * total)) + 1)
+    squares = axes.singular_values**2
+    total = float(squares.sum()) + noise**2 * float(weight.sum()) * (matrix.shape[1] - present)
+    return count_explaining(squares, n_components * total)
 
 
 def _accuracy(matrix: DenseMatrix, axes: PrincipalAxes) -> float:
@@ -409,7 +385,7 @@ def _of_all_rows(matrix: DenseMatrix, rows: Any, solution: _Solution, method: st
         idle = np.setdiff1d(np.arange(len(scores)), rows)
         if len(idle):
             # What is read in blocks is read once for all rows: those without weight may be too many for memory.
-            whole = is_elsewhere(matrix.array) or isinstance(matrix, ChunkedMatrix)
+            whole = isinstance(matrix, ChunkedMatrix) or in_blocks(matrix.array) is not matrix.array
             found = model.exact_scores(matrix if whole else matrix.take_rows(idle))
             scores[idle] = found[idle] if whole else found
     decomposition = model.decomposition(matrix, scores, solution.low_rank, method)

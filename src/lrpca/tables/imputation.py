@@ -219,7 +219,6 @@ def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threa
 
 
 def _parts(side: _Side, other: _Side) -> list[Any]:
-    """Return the rows of one factor in blocks."""
     n, count = len(side.mean), max(1, _PIECE // len(other.mean))
     return [np.arange(first, min(n, first + count)) for first in range(0, n, count)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,20 +60,20 @@ class RowModel:
         k, n2 = self.components.shape
         if isinstance(matrix, ChunkedMatrix):
             return self._by_bands(matrix, self.exact_scores)
-        counts = _count_observed(matrix)
+        block_rows = max(1, _BLOCK // n2)
+        counts = np.concatenate([observed_entries(*part).sum(axis=1) for _, *part in matrix.blocks(block_rows)])
         few = counts < _ENTRIES * k
+        robust = partial(robust_coefficients, R=self.components.T, noise=self.noise_level, offset=self.mean)
         if not few.any():
-            return robust_coefficients(matrix, self.components.T, self.noise_level, offset=self.mean)
+            return robust(matrix)
         scores = np.zeros((matrix.shape[0], k))
-        enough = np.flatnonzero(~few)
-        if len(enough):
-            part = matrix.take_rows(enough)
-            scores[enough] = robust_coefficients(part, self.components.T, self.noise_level, offset=self.mean)
+        if not few.all():
+            scores[~few] = robust(matrix.take_rows(np.flatnonzero(~few)))
         leading = np.clip(counts // _ENTRIES, 1, k)
         for count in np.unique(leading[few]):
             rows = np.flatnonzero(few & (leading == count))
-            for start in range(0, len(rows), max(1, _BLOCK // n2)):
-                some = rows[start : start + max(1, _BLOCK // n2)]
+            for start in range(0, len(rows), block_rows):
+                some = rows[start : start + block_rows]
                 scores[some] = self._likeliest_scores(matrix.take_rows(some), int(count))
         return scores
 
@@ -95,7 +96,7 @@ class RowModel:
         for start, block, mask in matrix.blocks(max(1, _BLOCK // n2)):
             rows = slice(start, start + len(block))
             size = np.abs(block - self.mean - scores[rows] @ self.components) / math.sqrt(variance)
-            observed = size == size if mask is None else (size == size) & mask
+            observed = observed_entries(size, mask)
             size = np.where(observed, size, 0.0)
             tail = _TAIL**2 * (1 + 2 * np.log(np.maximum(size, _TAIL) / _TAIL))
             cost = np.where(size > _TAIL, tail, np.minimum(size, _TAIL) ** 2).sum(axis=1)
@@ -187,12 +188,3 @@ class RowModel:
             sides = (weight * values[gaps]) @ V.T
             scores[gaps] = np.linalg.solve(grams, sides[:, :, None])[:, :, 0]
         return scores
-
-
-def _count_observed(matrix: DenseMatrix) -> Any:
-    """Return how many entries of each row are observed, (m,)."""
-    counts = [
-        np.sum(block == block if mask is None else (block == block) & mask, axis=1)
-        for _, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1]))
-    ]
-    return np.concatenate(counts)

@@ -17,7 +17,7 @@ import numpy as np
 from lrpca.core.units import unit_of
 from lrpca.schedule import Schedule
 from lrpca.solvers.options import is_integer
-from lrpca.tables.axes import with_fixed_signs
+from lrpca.tables.axes import count_explaining, with_fixed_signs
 from lrpca.tables.fit import NARROW, ROWS_PER_COLUMN, Settings, robust_fit
 from lrpca.tables.input import checked_n_components
 from lrpca.tables.summary import (
@@ -129,20 +129,22 @@ class SubspaceTracker:
     ) -> None:
         if not is_integer(n_features) or n_features < 1:
             raise ValueError(f"n_features={n_features!r} is not a positive integer; pass the number of columns")
-        self.n_features = int(n_features)
+        self.n_features, self.center = int(n_features), bool(center)
         self.n_components = checked_n_components(n_components, "n_features", self.n_features)
-        self.center = bool(center)
-        self.forgetting_factor = _checked_forgetting(forgetting_factor)
+        self._forgets_by_itself = isinstance(forgetting_factor, str) and forgetting_factor == "auto"
+        self._factor = 1.0 if self._forgets_by_itself else _checked_factor(forgetting_factor)
         # A generator's state would make the result depend on how often the components are read.
         if isinstance(random_state, np.random.Generator):
             random_state = int(random_state.integers(2**31))
         rank = self.n_components if isinstance(self.n_components, int) else "auto"
-        self._settings = Settings(rank, self.center, schedule, tol=tol, max_iter=max_iter, random_state=random_state)
+        solver: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "random_state": random_state, "schedule": schedule}
+        self._settings = Settings(n_components=rank, center=self.center, **solver)
         self.n_rows_seen = 0.0
         self.converged: bool | None = None
-        # The published summary, the short one of "auto", and the noise level, at the last end of a block.
+        # The published summary, the short one of "auto" and its length, and the noise level, at the end of a block.
         self._long: Summary | None = None
         self._short: Summary | None = None
+        self._short_rows = 0
         self._noise = 0.0
         self._typical: Typical | None = None
         # How much worse the long summary predicted the last blocks: number of rows, sum, sum of squares.
@@ -210,7 +212,6 @@ class SubspaceTracker:
         return level * (self._unit or 1.0)
 
     def _followed_noise(self) -> float:
-        """Return the noise level of all components that are followed."""
         return self._noise if self._long is not None or self._early is None else self._early[2]
 
     def update(self, rows: Any, weight: Any = None) -> None:
@@ -257,13 +258,12 @@ class SubspaceTracker:
             return len(s)
         # All that exceed the noise are followed; shown are the fewest that explain the share asked for.
         variance = s @ s + self._followed_noise() ** 2 * now.weight * self.n_features
-        return min(len(s), 1 + int(np.searchsorted(np.cumsum(s**2), self.n_components * variance)))
+        return count_explaining(s**2, self.n_components * variance)
 
     def _rank(self, summary: Summary) -> int:
         return int(self.n_components) if summary.rank is None else summary.rank
 
     def _now(self) -> Summary:
-        """Return the summary with every row seen."""
         if self._present is None:
             self._present = self._fold_pending()
         return self._present
@@ -294,10 +294,8 @@ class SubspaceTracker:
         return self._fold(base, Rows(values, kept), self._weight[first:], size=self._rank(base))
 
     def _fold(self, summary: Summary, rows: Rows, weight: Any, factor: float | None = None, size: int = 0) -> Summary:
-        if factor is None:
-            factor = 1.0 if self.forgetting_factor == "auto" else float(self.forgetting_factor)
         size = size or 2 * self._rank(summary) + _SPARE
-        return summary.fold(rows, weight, factor, center=self.center, size=size)
+        return summary.fold(rows, weight, factor or self._factor, center=self.center, size=size)
 
     def _finish_block(self) -> None:
         rows, weight = self._rows, self._weight
@@ -319,15 +317,11 @@ class SubspaceTracker:
         self._pending = self._present = None
 
     def _start(self, summary: Summary, noise: float) -> None:
-        self._long, self._noise, self._early = summary, noise, None
-        self._typical = None
-        self._short = summary.shortened(self._short_rows()) if self.forgetting_factor == "auto" else None
+        self._long, self._noise, self._early, self._typical = summary, noise, None, None
+        self._short_rows = max(_SHORT, _SHORT_PER_COMPONENT * self._rank(summary))
+        self._short = summary.shortened(self._short_rows) if self._forgets_by_itself else None
         self._evidence = np.zeros(3)
         self._goal = max(_BLOCK, _BLOCK_PER_RANK * (self._rank(summary) + self.center))
-
-    def _short_rows(self) -> int:
-        assert self._long is not None
-        return max(_SHORT, _SHORT_PER_COMPONENT * self._rank(self._long))
 
     def _learn(self, rows: Any, weight: Any) -> None:
         """Learn a whole block: predict it, compare the summaries, see whether the subspace has changed, fold it in."""
@@ -344,17 +338,20 @@ class SubspaceTracker:
                 self._long, predicted, self._evidence = self._short, other, np.zeros(3)
         # Far above the noise when predicted, and near the size of the rows themselves.
         strange = predicted.levels > max(_CHANGE_SIGMAS * self._noise, _CHANGE_PART * size)
-        if strange.mean() > 0.5 and self._explains_better(rows[strange], weight[strange], predicted.typical.level):
-            # The subspace has changed: these rows are the first of a new stream.
-            self._long = self._short = self._typical = None
-            self._rows, self._weight = rows[strange], weight[strange]
-            self._goal = max(self._first_length(), len(self._rows) + 1)
-            return
+        if strange.mean() > 0.5 and self._is_enough(rows[strange]):
+            rest, rest_weight = rows[strange], weight[strange]
+            # Do they have a subspace of their own that leaves much less?
+            if self._solve(rest, rest_weight, self._settings.max_iter)[1] < _MUCH_LESS * predicted.typical.level:
+                # The subspace has changed: these rows are the first of a new stream.
+                self._long = self._short = self._typical = None
+                self._rows, self._weight = rest, rest_weight
+                self._goal = max(self._first_length(), len(rest) + 1)
+                return
         # Cleaned once more, with what was learned from the block itself.
         cleaned = clean(rows, self._fold(self._long, predicted.rows, weight), self._noise, rank)
         self._long = self._fold(self._long, cleaned.rows, weight)
         if self._short is not None:
-            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows())
+            self._short = self._fold(self._short, cleaned.rows, weight, 1 - 1 / self._short_rows)
         self._typical = cleaned.typical
         self._noise = math.sqrt((1 - _NOISE_GAIN) * self._noise**2 + _NOISE_GAIN * cleaned.noise() ** 2)
 
@@ -364,10 +361,6 @@ class SubspaceTracker:
         mean = total / count
         error = math.sqrt(max(squares / count - mean**2, 0.0) / count)
         return bool(mean > max(math.log(_BETTER), _BY_CHANCE * error))
-
-    def _explains_better(self, rows: Any, weight: Any, level: float) -> bool:
-        """Return whether the rows have a subspace of their own that leaves much less than `level`."""
-        return self._is_enough(rows) and self._solve(rows, weight, self._settings.max_iter)[1] < _MUCH_LESS * level
 
     def _is_enough(self, rows: Any) -> bool:
         """Return whether there are rows and columns enough to tell outliers from the others."""
@@ -402,9 +395,7 @@ class SubspaceTracker:
         return summary, noise, converged
 
 
-def _checked_forgetting(factor: Any) -> str | float:
-    if isinstance(factor, str) and factor == "auto":
-        return factor
+def _checked_factor(factor: Any) -> float:
     if isinstance(factor, bool | str) or not isinstance(factor, int | float | np.number) or not 0 < factor <= 1:
         raise ValueError(f"forgetting_factor={factor!r} is not above 0 and at most 1; 1 forgets nothing, or use 'auto'")
     return float(factor)
