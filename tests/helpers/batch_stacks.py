@@ -40,8 +40,9 @@ def distance(one: Any, other: Any) -> Any:
     return np.linalg.norm(one - other, axis=(1, 2)) / np.linalg.norm(other, axis=(1, 2))
 
 
-def solve_alone(Ys: Any, rank: int) -> list[Any]:
+def solve_alone(Ys: Any, rank: int, **options: Any) -> list[Any]:
     """Return the decompositions of a stack, whatever they would warn of."""
-    from lrpca.decompose import decompose_with_warnings
+    from lrpca.decompose import Arguments, decompose_with_warnings
 
-    return [decompose_with_warnings(Y, rank)[0] for Y in Ys]
+    given = Arguments(options=options)
+    return [decompose_with_warnings(Y, rank, given)[0] for Y in Ys]

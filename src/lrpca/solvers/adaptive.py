@@ -42,6 +42,8 @@ _TINY = float(np.finfo(float).tiny)
 _LARGE, _FAR_ABOVE, _MOVING = 1 << 20, 300.0, 100.0
 # Rows with few inliers can keep a run from coming to rest: they are also refitted after so many passes.
 _REFIT_EVERY = 25
+# A pass that changes X by so many times `tol` is one of the last.
+_SOON = 1e3
 
 
 def solve_adaptive(
@@ -88,7 +90,8 @@ class _Adaptive(Loop):
         self._end: Candidate | None = None
         self._edge = 0.0  # of noise, in the last pass
         self._momentum = Momentum()
-        self._exchange_next = False  # whether entries are exchanged after the next pass
+        # Whether entries are exchanged after the next pass, and whether they were after the last.
+        self._exchange_next = self._exchanged = False
         self._split: Iterate | None = None  # what the last pass found and cut
         self._values: Any = None  # (present,) singular values after the last step
 
@@ -131,15 +134,16 @@ class _Adaptive(Loop):
         if new is None:
             self._end = self._end or Candidate(parts, result, 0.0, "runaway")
             return "runaway"
-        result = without_sides(result)
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
         self._split = Iterate((parts.L, parts.R), SparseThreshold.of(level))
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
         self._values = parts.values[: parts.present]
         change = moved / max(float(np.linalg.norm(self._values)), _TINY)
         self.history.append(make_record(k, threshold, step, result, facts, change, began))
-        self._parts, self._result = parts, result
-        self._end = Candidate(parts, result, change, "max_iter")
+        self._parts, self._result = parts, without_sides(result)
+        self._end = Candidate(parts, self._result, change, "max_iter")
+        self._exchanged = self._exchange_next and self._checks.exchange(self._end, result)
+        self._exchange_next = False
         return None
 
     def judge(self) -> str | None:
@@ -157,35 +161,36 @@ class _Adaptive(Loop):
         verdict = self._stopping.verdict(end.change, kept, self._values, sigma, settled=settled, refined=refined)
         if verdict == "runaway":
             return verdict
-        if self._exchange_next:
-            # The passes with the refined cutoff adapt the other rows.
-            self._exchange_next = False
-            self._checks.exchange(end)
+        end.verdict = verdict or "noise_floor"
+        if self._exchanged:
+            # The following passes adapt the other rows.
+            self._restart_stopping()
+            return None
         if self._refined(verdict):
-            self._stopping.restart()
-            self._momentum.forget()
+            self._restart_stopping()
             self._exchange_next = thresholds.is_refined and self._checks.wants_exchange(end)
             return None
         ends = verdict is not None or thresholds.polished
-        end.verdict = verdict or "noise_floor"
         if ends or len(self.history) % _REFIT_EVERY == 0:
             if self._checks.refit(end):
                 self._momentum.forget()
                 return None
+        self._exchange_next = (ends or end.change <= _SOON * self._tol) and self._checks.wants_exchange(end)
         if not ends:
             return None
-        if self._checks.wants_exchange(end) and self._checks.exchange(end):
-            self._stopping.restart()
-            self._momentum.forget()
+        if self._exchange_next:
             return None
         answer = self._checks(end, self._edge)
         if isinstance(answer, Candidate):
             self._end = answer
             return answer.reason
         self._parts = answer
+        self._restart_stopping()
+        return None
+
+    def _restart_stopping(self) -> None:
         self._stopping.restart()
         self._momentum.forget()
-        return None
 
     def _refined(self, verdict: str | None) -> bool:
         """Lower the cutoff at the noise floor, raise it again where that gave way; tell whether either was done."""
@@ -227,7 +232,7 @@ class _Adaptive(Loop):
             "checks": self._checks.state(),
             "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
             "edge": self._edge,
-            "exchange": self._exchange_next,
+            "exchange": [self._exchange_next, self._exchanged],
             "split": None if standstill is None or self._split is None else self._split.state(),
             "standstill": None if standstill is None else standstill.state(),
         }
@@ -238,7 +243,7 @@ class _Adaptive(Loop):
         for part, name in ((self._thresholds, "thresholds"), (self._stopping, "stopping"), (self._checks, "checks")):
             part.restore(state[name])
         self._momentum.restore(state["momentum"])
-        self._edge, self._exchange_next = state["edge"], state["exchange"]
+        self._edge, (self._exchange_next, self._exchanged) = state["edge"], state["exchange"]
         self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:
             self._result = counts_only(*state["pass"]["kept"])

@@ -196,19 +196,6 @@ class Block:
         return bool(self.scored(*more[:2], counted).score < self.scored(*fewer[:2], counted).score - margin)
 
 
-    def has_surplus(self, L: Any, R: Any) -> bool:
-        """Tell whether factors, of orthogonal columns, have a shorter description without their weakest component."""
-        values = np.linalg.norm(L, axis=0) * np.linalg.norm(R, axis=0)
-        others = np.arange(len(values)) != np.argmin(values)
-        i, j = np.divmod(self.sampled, self.values.shape[1])
-        Y = self.values[i, j]
-        without, full = (
-            self._fit(A, B, np.abs(Y - np.sum(A[i] * B[j], axis=1)), self.entries)
-            for A, B in ((L[:, others], R[:, others]), (L, R))
-        )
-        return without.score < full.score
-
-
 def _length_of_numbers(L: Any, R: Any, sigma: float) -> float:
     """Return the description length of factors, each number coded to the precision that the noise allows.
 

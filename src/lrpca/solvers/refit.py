@@ -16,8 +16,8 @@ _SUBSETS = 64
 # Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
 # tried if no more than ten kept entries say what it does.
 _EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.1
-# What an exchange gains is no chance if entries, times the logarithm of how far the residual is beyond the cutoff, are
-# so many nats.
+# What an exchange gains is no chance if each entry is worth so many nats in all: the logarithm of how far the residual
+# is beyond the cutoff, less that of how many entries could have come within it.
 _GAIN = 3.0
 
 
@@ -75,13 +75,17 @@ def exchanged_rows(
         rows = np.arange(len(active))
         for j in pivots.T:
             high = leverage[rows, j]
-            step = np.einsum("ikl,il->ik", inverse, R[j].conj()) * (D[rows, j] / np.maximum(high, 1e-300))[:, None]
-            fresh = L[active] + np.where((high > LEVERAGE)[:, None], step, 0)
+            exposed = high > LEVERAGE
+            length = np.where(exposed, D[rows, j], 0) / np.where(exposed, high, 1)
+            fresh = L[active] + np.einsum("ikl,il->ik", inverse, R[j].conj()) * length[:, None]
+            moved = np.sum(seen & ~kept & (np.abs(D - (Ya - fresh @ R.T)) > cutoff), axis=1)
             inliers = seen & (np.abs(Ya - fresh @ R.T) <= cutoff)
             fresh = solve_rows(Ya, inliers, R, RIDGE, fresh)
             loss = bounded_loss(Ya, seen, R, fresh, cutoff)
-            beyond = np.log(np.maximum(np.abs(D[rows, j]) / max(cutoff, 1e-300), 1.0))
-            wins = (loss < least) & ((before - loss) * beyond > _GAIN) & (high > LEVERAGE)
+            beyond = np.log(np.maximum(np.abs(D[rows, j]) / (max(cutoff, 1e-300) * np.maximum(moved, 1)), 1.0))
+            # A fit that explains as many entries as there are coefficients is no evidence.
+            wins = exposed & (loss < least) & (seen.sum(axis=1) - loss > rank + 1)
+            wins &= (before - loss) * beyond > _GAIN
             best, least = np.where(wins[:, None], fresh, best), np.where(wins, loss, least)
         won = least < before
         L[active[won]], better[active[won]] = best[won], True
@@ -130,7 +134,8 @@ def _grams(W: Any, R: Any, ridge: float) -> Any:
 
 
 def _ridge(W: Any, R: Any, ridge: float) -> float:
-    return ridge * float(np.vdot(R, R).real) / R.shape[1] * max(float(np.mean(W)), 1e-3) + 1e-300
+    size = float(np.vdot(R, R).real)
+    return ridge * size / int(R.shape[1]) * max(float(np.mean(W)), 1e-3) + 1e-300
 
 
 def least_absolute_rows(

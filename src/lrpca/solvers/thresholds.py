@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.core.influence import Levels, levels
+from lrpca.core.influence import levels
 from lrpca.kernels.scale import Core, quantisation_step, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
@@ -80,10 +80,10 @@ class AdaptiveThresholds:
         return levels(self._schedule.influence, self._last, self._schedule.cutoff).keep
 
     @property
-    def wide(self) -> Levels:
-        """The threshold and cutoff of the last pass, or before they were refined."""
+    def wide_cutoff(self) -> float:
+        """The cutoff of the last pass, or before it was refined."""
         threshold = max(self._schedule.thresholds[-1] * self.core.sigma, self._last)
-        return levels(self._schedule.influence, threshold, self._schedule.cutoff)
+        return levels(self._schedule.influence, threshold, self._schedule.cutoff).keep
 
     def measure(self, L: Any, R: Any) -> Core:
         """Return the peak of clean residuals of a fit."""

@@ -151,17 +151,20 @@ class Checks:
         return better and any(map(len, keeping_less(candidate.result.kept, self._judged, REFITTED, SURELY)))
 
     def wants_exchange(self, candidate: Candidate) -> bool:
-        """Tell whether entries should be exchanged: once, or again where without noise the exchange found something."""
+        """Tell whether entries should be exchanged after the next pass, which then has to have normal equations.
+
+        Once, or again where without noise the exchange found something.
+        """
         if "unsupported_directions" not in self._rules or self._exchanges >= _EXCHANGES:
             return False
         return may_be_unsupported(*candidate.factors, self._survey)
 
-    def exchange(self, candidate: Candidate) -> bool:
+    def exchange(self, candidate: Candidate, last: Pass) -> bool:
         """Exchange entries of rows and columns with a direction of few entries; tell whether any became better."""
-        last = candidate.result
-        better = exchange_unsupported(self._matrix, *candidate.factors, last, self._survey, self._thresholds.wide)
+        cutoff = self._thresholds.wide_cutoff
+        better = exchange_unsupported(self._matrix, *candidate.factors, last, self._survey, cutoff)
         candidate.parts.known_values = None
-        self._exchanges += 1 if better and candidate.verdict == "tol" else _EXCHANGES
+        self._exchanges += 1 if better and not self._thresholds.is_refined else _EXCHANGES
         return better
 
     def __call__(self, candidate: Candidate, edge: float) -> Components | Candidate:

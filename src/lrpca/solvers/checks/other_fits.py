@@ -118,7 +118,7 @@ class OtherFits:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
         by_row, by_column = _counts(kept, survey)
         self._thorough = by_row[0].sum() <= (1 - RARE) * by_row[1].sum()
-        if sigma > QUIET * self.block.scale or self.block.has_surplus(*self._within(L, R)):
+        if sigma > QUIET * self.block.scale:
             return True
         if not self._thorough:
             return False

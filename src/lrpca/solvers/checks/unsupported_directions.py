@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import inverse_grams
-from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.low_inlier_rows import grams_fit, refit_some
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.refit import LEVERAGE, exchanged_rows
-from lrpca.solvers.step import take_pass
 
 # If each direction of a factor has at least so many entries, outliers among them do not decide a coefficient.
 _MANY = 100
@@ -36,14 +34,12 @@ def exchange_unsupported(
     R: Any,  # (n2, r), changed in place
     last: Pass,
     survey: Survey,
-    level: Levels,
+    cutoff: float,
 ) -> bool:
     """Exchange kept for rejected entries where few entries say what a coefficient is; tell whether any row gained.
 
-    Normal equations are those of the `last` pass, where it has them, or of one more.
+    The `last` pass has normal equations.
     """
-    if last.row_grams is None:
-        last = take_pass(matrix, L, R, level, None, grams=True)
     r = L.shape[1]
     both = tuple(
         _exposed(np.asarray(grams)[:, :r, :r], np.asarray(other), np.asarray(kept) < seen)
@@ -52,7 +48,7 @@ def exchange_unsupported(
             (last.column_grams, L, last.kept_by_column, survey.observed_by_column),
         )
     )
-    return refit_some(matrix, L, R, (both[0], both[1]), partial(exchanged_rows, cutoff=level.keep))
+    return refit_some(matrix, L, R, (both[0], both[1]), partial(exchanged_rows, cutoff=cutoff))
 
 
 def _leverages(L: Any, R: Any) -> tuple[float, float]:
