@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -14,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.video.pictures import Frame
-from lrpca.video.sources import FASTEST, RATE, SLOWEST, BrokenOffError, Source, open_path
 
-__all__ = ["FrameReader", "open_frames"]
-
+RATE = 25.0  # frames a second if the source does not say
+SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is an error in the file
 # Brightness of red, green and blue (ITU-R BT.601, as in FFmpeg), in 65536ths.
 _LUMA = (19595, 38470, 7471)
 
@@ -73,15 +73,25 @@ def open_frames(source: Any, *, grey: bool | None = None, rate: float | None = N
     if rate is not None and not (math.isfinite(rate) and SLOWEST <= rate <= FASTEST):
         raise ValueError(f"rate={rate} is not between {SLOWEST:g} and {FASTEST:g} frames a second; use 25, or None")
     if isinstance(source, str | os.PathLike):
-        return FrameReader(open_path(Path(source), grey), rate)
-    if hasattr(source, "shape"):
-        return FrameReader(_open_frames(*_frames_of_array(source), grey), rate)
-    if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray | dict):
-        n_frames = len(source) if isinstance(source, Sized) else None
-        return FrameReader(_open_frames(iter(source), n_frames, grey), rate)
-    raise ValueError(f"source={type(source).__name__} is not a clip; use a path, an array or a list of frames")
+        from lrpca.video.sources import open_path
+
+        reader = open_path(Path(source), grey)
+    elif hasattr(source, "shape"):
+        reader = _open_frames(*_frames_of_array(source), grey)
+    elif isinstance(source, Iterable) and not isinstance(source, bytes | bytearray | dict):
+        reader = _open_frames(iter(source), len(source) if isinstance(source, Sized) else None, grey)
+    else:
+        raise ValueError(f"source={type(source).__name__} is not a clip; use a path, an array or a list of frames")
+    if rate is not None:
+        reader.rate, reader._keeps_time = float(rate), False
+    return reader
 
 
+class BrokenOffError(Exception):
+    """A source ends too early; the frames before are valid."""
+
+
+@dataclass(eq=False, repr=False)
 class FrameReader:
     """A clip that is read once, from its first frame to its last; see `open_frames`.
 
@@ -103,19 +113,18 @@ class FrameReader:
         Why the source ended too early, or what was left out. The delivered frames are valid.
     """
 
-    def __init__(self, source: Source, rate: float | None = None) -> None:
-        self.name = source.name
-        self.height = source.height
-        self.width = source.width
-        self.channels = source.channels
-        self.rate = source.rate if rate is None else float(rate)
-        self.n_frames = source.n_frames
-        self.times: list[float] = []
-        self.problem: str | None = None
-        self._frames = source.frames
-        self._close = source.close
-        self._keeps_time = rate is None
-        self._closed = False
+    name: str
+    height: int
+    width: int
+    channels: int
+    rate: float
+    n_frames: int | None
+    _frames: Iterator[tuple[float | None, Frame]]  # time in seconds, if known, and frame, valid until the next one
+    _close: Callable[[], object] = lambda: None
+    _keeps_time: bool = field(default=True, init=False)
+    _closed: bool = field(default=False, init=False)
+    times: list[float] = field(default_factory=list, init=False)
+    problem: str | None = field(default=None, init=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -195,7 +204,7 @@ def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
     return (source[index] for index in range(shape[0])), shape[0]
 
 
-def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> Source:
+def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> FrameReader:
     """Check the first frame, and convert each frame when it is read."""
     nothing = object()
     first = next(frames, nothing)
@@ -215,7 +224,7 @@ def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None)
             yield None, _with_channels(_to_uint8(picture, index), channels)
 
     _to_uint8(start, 0)  # a wrong dtype raises an error at once
-    return Source("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert())
+    return FrameReader("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert())
 
 
 def _check_frame(frame: Any, index: int) -> NDArray[Any]:

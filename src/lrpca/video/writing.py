@@ -27,7 +27,7 @@ from lrpca.video.pictures import (
     require_av,
     to_frame,
 )
-from lrpca.video.sources import FASTEST, SLOWEST
+from lrpca.video.reading import FASTEST, SLOWEST
 
 __all__ = ["Encoder", "PictureFolder", "VideoFile", "numbered_pictures"]
 
