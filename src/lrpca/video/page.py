@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
@@ -16,8 +15,6 @@ from numpy.typing import NDArray
 
 from lrpca.report import Number, Page
 from lrpca.video.preview import PreviewContents
-
-__all__ = ["Report", "render_page"]
 
 VIEWS = ("original", "background", "foreground", "mask")  # in the order of the preview, row by row
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the preview, relative to its normal speed
@@ -104,8 +101,7 @@ def _player(report: Report, area: NDArray[np.float64]) -> str:
         f'<i class="dot" style="left:{100 * m.index / last:.2f}%;bottom:calc({100 * m.area / top:.2f}% - 4px)"></i>'
         for m in preview.moments
     ]
-    return _fill(
-        _resource("player_template.html"),
+    return _resource("player_template.html").format(
         ratio=f"{preview.width / preview.height:.5f}",
         views="".join(
             f'<button type="button" data-view="{name}" aria-pressed="false" aria-label="{name.capitalize()}, enlarge"'
@@ -163,9 +159,7 @@ def _opening(report: Report) -> int:
     preview = report.preview
     latest = len(preview.frame_indices) - LEAD * preview.rate
     early = [moment for moment in preview.moments if moment.index / preview.step <= latest]
-    if not early:
-        return 0
-    return round(max(early, key=lambda moment: moment.area).index / preview.step)
+    return round(max(early, key=lambda moment: moment.area).index / preview.step) if early else 0
 
 
 def _scale(area: NDArray[np.float64]) -> tuple[float, list[float]]:
@@ -220,8 +214,3 @@ def _fraction(speed: float) -> str:
 
 def _resource(name: str) -> str:
     return resources.files("lrpca.video").joinpath(name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, **parts: str) -> str:
-    """Put the parts into a template; braces inside a part stay as they are."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
