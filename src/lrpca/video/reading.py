@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -166,9 +165,7 @@ class FrameReader:
     def __enter__(self) -> FrameReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def _next(self) -> Frame | None:
@@ -182,16 +179,12 @@ class FrameReader:
         except BrokenOffError as error:
             self.problem = str(error)
             return None
-        self._note(time)
+        if time is None or not self._keeps_time:
+            time = len(self.times) / self.rate
+        if self.times and time <= self.times[-1]:
+            time = self.times[-1] + 1 / self.rate  # a time that goes backwards is wrong
+        self.times.append(time)
         return frame
-
-    def _note(self, time: float | None) -> None:
-        """Store the time of a frame; if it is unknown or goes backwards, one step after the last."""
-        index = len(self.times)
-        follows = index / self.rate if time is None or not self._keeps_time else time
-        if index and follows <= self.times[-1]:
-            follows = self.times[-1] + 1 / self.rate
-        self.times.append(follows)
 
 
 def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
