@@ -1,8 +1,7 @@
 """Some rows and columns of Y, the block where they cross, and robust regressions of everything else on it.
 
 With ``Y[I, J] = L_I R_Jᵀ`` solved, the other rows of L are the coefficients of ``Y[:, J]`` on R_J, the other rows of R
-those of ``Y[I, :]`` on L_I, and ``X = L Rᵀ``. Rows and columns are drawn in groups of neighbours and read once; which
-ones depends on shape, number and seed only.
+those of ``Y[I, :]`` on L_I, and ``X = L Rᵀ``. Rows and columns are read once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lrpca.core.influence import Levels, everything, levels
 from lrpca.core.linalg import eigh
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import grouped, refuse_infinite, refuse_largest
+from lrpca.matrices.sample import refuse_infinite, refuse_largest
 from lrpca.solvers.rows import robust_coefficients
 
 # How many rows and columns are drawn: at least so many, so many for each component, and at most this part of Y.
@@ -150,9 +149,8 @@ def cross_sides(shape: tuple[int, int], rank: int, observed: float, side: int | 
     return None if m1 * n2 + m2 * (n1 - m1) > _MOST_OF_Y * n1 * n2 else (m1, m2)
 
 
-def draw_cross(matrix: DenseMatrix, sides: tuple[int, int], rng: np.random.Generator) -> Cross:
-    """Draw rows and columns, and read them."""
-    rows, columns = (grouped(n, m, rng) for n, m in zip(matrix.shape, sides, strict=True))
+def read_cross(matrix: DenseMatrix, rows: Any, columns: Any) -> Cross:  # rows (m1,) int; columns (m2,) int
+    """Read some rows and columns."""
     at_rows, at_columns = matrix.take_rows(rows), matrix.take_columns(columns)
     n1, n2 = matrix.shape
     matrix.reads += (len(rows) * n2 + len(columns) * n1) / (n1 * n2)

@@ -29,14 +29,14 @@ import numpy as np
 from lrpca.core.factors import product_norm
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import Sample, draw_sample, observed_share
+from lrpca.matrices.sample import Sample, draw_sample, grouped, observed_share
 from lrpca.schedule import default_schedule
 from lrpca.solvers.adaptive import solve_adaptive
 from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.low_inlier_rows import lost_rows
 from lrpca.solvers.checks.other_fits import structure_of
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge
-from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
+from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, read_cross, regress
 from lrpca.solvers.options import integer
 from lrpca.solvers.polish import Polish
 from lrpca.solvers.problem import Problem
@@ -192,7 +192,8 @@ def _counts(fit: Fit) -> tuple[Any, Any]:
 
 def _sampled_fit(run: Run, sides: tuple[int, int]) -> _SampledFit | str:
     """Return the fit to sampled rows and columns, or why it is unreliable."""
-    cross = draw_cross(run.matrix, sides, run.rng)
+    # In groups of neighbours; which ones depends on shape, number and seed only.
+    cross = read_cross(run.matrix, *(grouped(n, m, run.rng) for n, m in zip(run.matrix.shape, sides, strict=True)))
     try:
         sample = draw_sample(cross.core, run.rng, exact=True)
         cross.core.fit_range_to(sample.values)
