@@ -14,6 +14,7 @@ EXACT, NEAR_ORACLE = 1e-5, 1.6
 WRONG, FAR_FROM_ORACLE = 1e-3, 5.0
 
 _BASE: dict[str, Any] = {"shape": (600, 600), "rank": 5, "outlier_fraction": 0.1, "outlier_size": 1.0}
+_SMALL = {"shape": (150, 150)}
 # What makes cases hard, further arguments of `planted` (`given` is the rank to tell the solver), and the share and size
 # of the outliers of each.
 _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...] = (
@@ -30,12 +31,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("gathered", {"placement": "columns", "one_sided": True}, ((0.2, 7),)),
     ("moving blocks", {"placement": "blocks", "one_sided": True}, ((0.05, 10), (0.1, 1), (0.2, 3), (0.2, 10))),
     ("moving blocks", {"placement": "blocks"}, ((0.1, 10),)),
-    ("condition", {"condition": 10}, ((0.1, 1),)),
-    ("condition", {"condition": 100}, ((0.1, 1),)),
-    ("condition", {"condition": 1000}, ((0.1, 1),)),
-    ("condition", {"condition": 10}, ((0.3, 1),)),
-    ("condition", {"condition": 100}, ((0.3, 1),)),
-    ("condition", {"condition": 1000}, ((0.3, 1),)),
+    *(("condition", {"condition": ratio}, ((share, 1),)) for share in (0.1, 0.3) for ratio in (10, 100, 1000)),
     ("rank", {"rank": 1}, ((0.1, 1), (0.5, 1))),
     ("rank", {"rank": 2}, ((0.3, 1),)),
     ("rank", {"rank": 10}, ((0.3, 1),)),
@@ -43,20 +39,19 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("rank", {"rank": 40}, ((0.1, 1), (0.2, 1))),
     ("offset", {"offset": 5.0}, ((0.1, 1), (0.3, 1), (0.1, 10))),
     ("offset", {"offset": 5.0, "noise": 0.05}, ((0.3, 1),)),
-    ("shape", {"shape": (4000, 80), "rank": 5}, ((0.1, 1),)),
+    ("shape", {"shape": (4000, 80)}, ((0.1, 1),)),
     ("shape", {"shape": (4000, 80), "rank": 3}, ((0.3, 10),)),
-    ("shape", {"shape": (80, 4000), "rank": 5}, ((0.1, 1),)),
+    ("shape", {"shape": (80, 4000)}, ((0.1, 1),)),
     ("shape", {"shape": (80, 4000), "rank": 3}, ((0.3, 10),)),
-    ("shape", {"shape": (150, 150), "rank": 5}, ((0.1, 1), (0.3, 1), (0.3, 10))),
-    ("scale", {"scale": 1e-8}, ((0.2, 1),)),
-    ("scale", {"scale": 1e5}, ((0.2, 1),)),
+    ("shape", _SMALL, ((0.1, 1), (0.3, 1), (0.3, 10))),
+    *(("scale", {"scale": scale}, ((0.2, 1),)) for scale in (1e-8, 1e5)),
     ("noise", {"noise": 0.001}, ((0.1, 1),)),
     ("noise", {"noise": 0.01}, ((0.3, 1),)),
     ("noise", {"noise": 0.05}, ((0.1, 10),)),
     ("noise", {"noise": 0.1}, ((0, 1), (0.1, 1), (0.4, 1), (0.3, 10), (0.5, 10), (0.1, 1000))),
     ("noise", {"noise": 0.05, "condition": 10}, ((0.2, 10),)),
     ("noise", {"noise": 0.05, "rank": 20}, ((0.2, 10),)),
-    ("noise", {"noise": 0.1, "shape": (150, 150)}, ((0.2, 10),)),
+    ("noise", {"noise": 0.1, **_SMALL}, ((0.2, 10),)),
     ("noise", {"noise": 0.1, "shape": (4000, 80)}, ((0.2, 10),)),
     ("noise", {"noise": 0.1, "shape": (80, 4000)}, ((0.4, 1),)),
     ("missing entries", {"missing": 0.2}, ((0.1, 1),)),
@@ -65,18 +60,13 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("missing entries", {"missing": 0.5, "noise": 0.05}, ((0.1, 10),)),
     ("missing entries", {"missing": 0.8, "noise": 0.05}, ((0.1, 10),)),
     ("missing entries", {"missing": 0.5, "condition": 100}, ((0.1, 1),)),
-    ("rank too large", {"given": 6}, ((0.1, 1),)),
-    ("rank too large", {"given": 8}, ((0.1, 1),)),
+    *(("rank too large", {"given": given}, ((0.1, 1),)) for given in (6, 8)),
     ("rank too large", {"given": 10}, ((0.1, 1), (0.3, 10))),
     ("rank too large", {"given": 6, "noise": 0.05}, ((0.1, 1),)),
     ("rank too large", {"given": 10, "noise": 0.05}, ((0.1, 10),)),
     ("rank too large", {"given": 10, "noise": 0.1}, ((0.3, 10),)),
     ("rank too large", {"given": 2, "rank": 1}, ((0.1, 1),)),
-    (
-        "rank too large",
-        {"given": 4, "placement": "rows", "one_sided": True, "shape": (150, 150), "rank": 2},
-        ((0.05, 10),),
-    ),
+    ("rank too large", {"given": 4, "placement": "rows", "one_sided": True, **_SMALL, "rank": 2}, ((0.05, 10),)),
 )
 
 

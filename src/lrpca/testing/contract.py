@@ -87,10 +87,10 @@ class Contract:
     outlier_size: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, names in (("expected", self.expected), ("without", self.without)):
-            unknown = [one for one in names if one not in CHECKS]
-            if unknown:
-                raise ValueError(f"{name}={unknown[0]!r} is no check; use one of {', '.join(CHECKS)}")
+        for name in self.expected:
+            _refuse_unknown("expected", name)
+        for name in self.without:
+            _refuse_unknown("without", name)
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -99,8 +99,7 @@ class Contract:
 
     def check(self, name: str) -> None:
         """Run one of `CHECKS`; raises AssertionError with what was expected and what came."""
-        if name not in CHECKS:
-            raise ValueError(f"name={name!r} is no check; use one of {', '.join(CHECKS)}")
+        _refuse_unknown("name", name)
         try:
             CHECKS[name](self, name)
         except AssertionError as error:
@@ -135,23 +134,16 @@ class Contract:
         assert error <= limit, f"{what} is {error:.3g}, at most {limit:g} was expected"
 
 
-@functools.lru_cache(maxsize=16)
-def _problem(**arguments: Any) -> Problem:
-    return planted(**arguments)
+def _refuse_unknown(argument: str, name: str) -> None:
+    if name not in CHECKS:
+        raise ValueError(f"{argument}={name!r} is no check; use one of {', '.join(CHECKS)}")
+
+
+_problem = functools.lru_cache(maxsize=16)(planted)
 
 
 def _low_rank(answer: Any) -> Any:
     return np.asarray(getattr(answer, "low_rank", answer))
-
-
-def _error_mentions(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
-    """Expect an error whose message has one of some words."""
-    try:
-        contract.solver(Y, contract.rank)
-    except (ValueError, TypeError) as error:
-        assert any(word in str(error) for word in words), f"{error!r} does not mention {' or '.join(words)}"
-    else:
-        raise AssertionError("an answer came, where a ValueError was expected that says what is not taken")
 
 
 # -------------------------------------------------------------------------------------------- recovery
@@ -175,19 +167,21 @@ def _rank_too_large(contract: Contract, name: str) -> None:
     contract.expect(name, problem.error(X))
 
 
-def _tall(contract: Contract, name: str) -> None:
-    _recovery(contract, name, shape=(_LONG * min(contract.shape), min(contract.shape)))
+def _narrow(contract: Contract, name: str, rows: int = 1, columns: int = 1) -> None:
+    side = min(contract.shape)
+    _recovery(contract, name, shape=(rows * side, columns * side))
 
 
-def _wide(contract: Contract, name: str) -> None:
-    _recovery(contract, name, shape=(min(contract.shape), _LONG * min(contract.shape)))
-
-
-def _missing_entries(contract: Contract, name: str) -> None:
-    if contract.missing:
-        _recovery(contract, name, missing=0.2)
+def _taken_or_refused(contract: Contract, name: str, taken: str, words: tuple[str, ...], **changes: Any) -> None:
+    """Expect recovery where the contract says that such data are taken, else an error with one of some words."""
+    if getattr(contract, taken):
+        return _recovery(contract, name, **changes)
+    try:
+        contract.solver(contract.problem(**changes).Y, contract.rank)
+    except (ValueError, TypeError) as error:
+        assert any(word in str(error) for word in words), f"{error!r} does not mention {' or '.join(words)}"
     else:
-        _error_mentions(contract, contract.problem(missing=0.2).Y, ("missing", "NaN", "nan"))
+        raise AssertionError("an answer came, where a ValueError was expected that says what is not taken")
 
 
 def _outlying_rows(contract: Contract, name: str) -> None:
@@ -212,13 +206,6 @@ def _precision(contract: Contract, name: str, dtype: Any) -> None:
         assert X.dtype == dtype, f"X is of type {X.dtype}, {np.dtype(dtype)} was expected for such data"
     single = max(contract.accuracy, 1e-4) if contract.single is None else contract.single
     contract.expect(name, problem.error(X), single if dtype is np.float32 else None)
-
-
-def _complex_data(contract: Contract, name: str) -> None:
-    if contract.complex_data:
-        _recovery(contract, name, dtype=np.complex128)
-    else:
-        _error_mentions(contract, contract.problem(dtype=np.complex128).Y, ("complex",))
 
 
 def _integers(contract: Contract, name: str) -> None:
@@ -321,13 +308,15 @@ CHECKS: dict[str, Check] = {
     "many outliers": functools.partial(_recovery, outlier_fraction=0.3),
     "unknown rank": _unknown_rank,
     "rank too large": _rank_too_large,
-    "tall": _tall,
-    "wide": _wide,
-    "missing entries": _missing_entries,
+    "tall": functools.partial(_narrow, rows=_LONG),
+    "wide": functools.partial(_narrow, columns=_LONG),
+    "missing entries": functools.partial(
+        _taken_or_refused, taken="missing", words=("missing", "NaN", "nan"), missing=0.2
+    ),
     "outlying rows": _outlying_rows,
     "single precision": functools.partial(_precision, dtype=np.float32),
     "double precision": functools.partial(_precision, dtype=np.float64),
-    "complex data": _complex_data,
+    "complex data": functools.partial(_taken_or_refused, taken="complex_data", words=("complex",), dtype=np.complex128),
     "integers": _integers,
     "scaling": _scaling,
     "transposition": _transposition,
