@@ -26,9 +26,8 @@ def number(
     ]
 
     def check(name: str, value: Any) -> float:
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
         # Not math.isfinite, which an integer of 400 digits is too much for.
-        if real and abs(value) <= _LARGEST and above < value < below and least <= value <= most:
+        if is_real(value) and abs(value) <= _LARGEST and above < value < below and least <= value <= most:
             return float(value)
         raise ValueError(f"options[{name!r}]={value!r} is not a number {' and '.join(bounds)}; give one that is")
 
@@ -98,6 +97,11 @@ def check_options(options: Any, checks: Mapping[str, Check], method: str) -> dic
 def is_integer(value: Any) -> bool:
     """Tell whether a value is an integer, and not True or False."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+
+
+def is_real(value: Any) -> bool:
+    """Tell whether a value is a real number, and not True or False."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
 def read_method(text: str, parameter: str) -> tuple[str, dict[str, Any]]:

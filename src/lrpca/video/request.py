@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca.solvers.options import is_integer, is_real
 from lrpca.video.reading import open_frames
 from lrpca.video.resolution import Resolution
 
 MOST_COMPONENTS = 10
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -39,17 +32,17 @@ class Request:
     window: int | None = None  # frames; None: as many as fit into memory
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.rank) or not 1 <= self.rank <= MOST_COMPONENTS:
+        if not is_integer(self.rank) or not 1 <= self.rank <= MOST_COMPONENTS:
             raise ValueError(
                 f"rank={self.rank!r} is not a whole number from 1 to {MOST_COMPONENTS}; 2 suits most scenes"
             )
-        if not _is_real(self.sensitivity) or not 0.1 <= self.sensitivity <= 10:
+        if not is_real(self.sensitivity) or not 0.1 <= self.sensitivity <= 10:
             raise ValueError(
                 f"sensitivity={self.sensitivity!r} is not a number from 0.1 to 10; 1 is the default, more marks more"
             )
-        if self.downscale is not None and (not _is_whole(self.downscale) or self.downscale < 1):
+        if self.downscale is not None and (not is_integer(self.downscale) or self.downscale < 1):
             raise ValueError(f"downscale={self.downscale!r} is not a whole number from 1; 2 halves width and height")
-        if self.window is not None and (not _is_whole(self.window) or self.window < 2):
+        if self.window is not None and (not is_integer(self.window) or self.window < 2):
             raise ValueError(
                 f"window={self.window!r} is not a whole number of frames from 2; leave it out to fit the memory"
             )
@@ -80,7 +73,7 @@ def check_learning_rate(rate: Any) -> float | None:
     """Return the learning rate of a live frame; None and negative numbers are automatic, as in OpenCV."""
     if rate is None:
         return None
-    if not _is_real(rate) or not math.isfinite(rate) or rate > 1:
+    if not is_real(rate) or not math.isfinite(rate) or rate > 1:
         raise ValueError(f"learning_rate={rate!r} is not a number from 0 to 1; 0 freezes, None is automatic")
     return None if rate < 0 else float(rate)
 

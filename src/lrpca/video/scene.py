@@ -109,7 +109,7 @@ class Scene:
         from lrpca.kernels.scene import mark_frame
 
         picture = np.empty(self.reference.shape, np.uint8)
-        raw, near = np.empty((self.height, self.width), np.uint8), np.empty((self.height, self.width), np.uint8)
+        raw, near = np.empty((2, self.height, self.width), np.uint8)
         square_vote(self.dynamic.astype(np.uint8), _REACH, 0.0, near)
         lonely = 1 - near.reshape(-1)
         weight = np.where(self.dynamic, np.float32(_DYNAMIC_WEIGHT), np.float32(1.0))

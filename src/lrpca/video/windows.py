@@ -89,13 +89,11 @@ class Windows:
 
     def _fill(self, block: Bytes) -> tuple[int, Exception | None]:
         """Fill the block; return the number of frames, which are still separated, and the error that ended it."""
-        for count in range(len(block)):
-            try:
-                if not self._reader.read_into(block[count : count + 1]):
-                    return count, None
-            except Exception as error:
-                return count, error
-        return len(block), None
+        before = len(self._reader.times)
+        try:
+            return self._reader.read_into(block), None
+        except Exception as error:
+            return len(self._reader.times) - before, error
 
     def _separate(self, frames: Bytes) -> Iterator[Part]:
         """Learn from a window and mark its frames."""
