@@ -18,6 +18,7 @@ from lrpca.core.linalg import eigh
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import refuse_infinite, refuse_largest
+from lrpca.solvers.partial_svd import half_pass
 from lrpca.solvers.rows import robust_coefficients
 
 # How many rows and columns are drawn: at least so many, so many for each component, and at most this part of Y.
@@ -70,15 +71,10 @@ class Band:
 
     def first_pass(self, level: Levels, B: Any) -> Pass:
         """Return a pass at X = 0 with the norm of the band; raise where an entry is not finite, or too large."""
-        none_m, none_n = (np.zeros((length, 0)) for length in self.matrix.shape)
-
-        def run_pass() -> Pass:
-            return self.matrix.run_pass(none_m, none_n, level, A=none_n, B=none_m if B is None else B, energy=True)
-
-        first = run_pass()
+        first = half_pass(self.matrix, None, level, B=B, energy=True)
         # The square of an outlier may be too large for single precision only.
         if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
-            first = run_pass()
+            first = half_pass(self.matrix, None, level, B=B, energy=True)
         if not math.isfinite(first.norm_D or 0.0):
             i, j = self.matrix.find_largest()
             place = (int(self.indices[i]), j)
@@ -221,8 +217,8 @@ class _Regression:
         noise = _KEEP_SIGMAS * self.peak.sigma
         threshold = max(noise, min(self._last, _FALL * float(np.quantile(self.moves, _SLOW))))
         self._last = threshold
-        none, B = np.zeros((self.matrix.shape[1], 0)), self.known.conj()
-        result = self.matrix.run_pass(self.known, self.coefficients, levels("hard", threshold), A=none, B=B)
+        factors = self.known, self.coefficients
+        result = half_pass(self.matrix, factors, levels("hard", threshold), B=self.known.conj())
         self._add(result)
         kept, change = result.kept_by_column, self.moved(slice(None))
         clean, norm = self.peak.share, self.norm

@@ -31,12 +31,10 @@ import numpy as np
 
 from lrpca.core.factors import orthonormal, product_norm
 from lrpca.core.influence import everything, levels
-from lrpca.core.passes import Pass
-from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
 from lrpca.solvers.cross import Cross, read_cross
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
+from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, half_pass, leading_svd, random_basis, widened
 from lrpca.solvers.run import Run
 
 # The first threshold, in units of the median of |Y|.
@@ -188,8 +186,9 @@ class _Sampled:
         """Return X = C (U Σ V^H)⁺ R by its factors, and the counts of kept entries."""
         U, values, V = core
         L_I, R_J = L[self.cross.rows.indices], R[self.cross.columns.indices]
-        by_rows = _pass(self.cross.rows.matrix, L_I, R, threshold, U.conj())
-        by_columns = _pass(self.cross.columns.matrix, R_J, L, threshold, V)
+        level = levels("hard", threshold)
+        by_rows = half_pass(self.cross.rows.matrix, (L_I, R), level, B=U.conj())
+        by_columns = half_pass(self.cross.columns.matrix, (R_J, L), level, B=V)
         # U^H (Y - S)[I, :] and (Y - S)[:, J] V, with Y - S = X + C.
         right, left = R @ (L_I.T @ U.conj()) + by_rows.CtB, L @ (R_J.T @ V) + by_columns.CtB
         least = _ABSENT * float(values[0])
@@ -233,8 +232,3 @@ def _core_svd(core: Any, rank: int, basis: Any, rng: np.random.Generator) -> Par
     else:
         basis, steps = random_basis(core.shape[1], width, rng), _COLD_STEPS
     return leading_svd(lambda A: core @ A, lambda B: adjoint @ B, basis, steps=steps)
-
-
-def _pass(part: DenseMatrix, L: Any, R: Any, threshold: float, B: Any) -> Pass:
-    """Run a pass for CᵀB alone."""
-    return part.run_pass(L, R, levels("hard", threshold), A=np.zeros((part.shape[1], 0)), B=B)
