@@ -123,14 +123,13 @@ class _SampledFit:
 
     def numbers(self) -> dict[str, float | None]:
         """Return the numbers of the first record; without noise the change is that of the regressions."""
-        fits = self.by_row, self.by_column
-        observed, kept = (sum(int(counts.sum()) for counts in pair) for pair in zip(*map(_counts, fits), strict=True))
-        sizes = [math.hypot(*(getattr(fit, name) for fit in fits)) for name in ("residual", "norm")]
+        row, column = self.by_row, self.by_column
+        observed = int(row.observed.sum() + column.observed.sum())
         return {
-            "threshold": max(fit.threshold for fit in fits),
-            "residual": sizes[0] / max(sizes[1], _TINY),
-            "kept": kept / max(1, observed),
-            "change": None if self.peak.is_noise else math.hypot(*(fit.change for fit in fits)),
+            "threshold": max(row.threshold, column.threshold),
+            "residual": math.hypot(row.residual, column.residual) / max(math.hypot(row.norm, column.norm), _TINY),
+            "kept": int(row.kept.sum() + column.kept.sum()) / max(1, observed),
+            "change": None if self.peak.is_noise else math.hypot(row.change, column.change),
         }
 
     def problem(self) -> str | None:
@@ -184,10 +183,6 @@ class _SampledFit:
         if clean < expected - _FEWER_CLEAN - _SURELY * chance:
             return f"{100 * clean:.0f}% of held-out entries are explained, {100 * expected:.0f}% of the sampled block"
         return None
-
-
-def _counts(fit: Fit) -> tuple[Any, Any]:
-    return fit.observed, fit.kept
 
 
 def _sampled_fit(run: Run, sides: tuple[int, int]) -> _SampledFit | str:
