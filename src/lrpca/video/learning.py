@@ -170,7 +170,9 @@ class SceneLearner:
     def from_state(cls, arrays: dict[str, Any]) -> SceneLearner:
         """Return the learner that `state` describes."""
         height, width, channels = (int(k) for k in arrays["shape"])
-        region = arrays.get("region")
+        region, size = arrays.get("region"), height * width * channels
+        if arrays["samples"].shape[1:] != (size,) or (region is not None and region.shape != (height, width)):
+            raise ValueError("the samples or the region are not of the size of the frames; learn the scene again")
         learner = cls(
             (height, width, channels),
             rank=int(arrays["rank"]),
@@ -178,12 +180,6 @@ class SceneLearner:
             region=region,
             most_samples=int(arrays["most_samples"]),
         )
-        if region is not None and region.shape != (height, width):
-            raise ValueError(f"region.shape={region.shape} is not {(height, width)}; learn the scene again")
-        if arrays["samples"].shape[1:] != (height * width * channels,):
-            raise ValueError(
-                f"samples.shape={arrays['samples'].shape} is not that of the frames; learn the scene again"
-            )
         for sample, follower, time in zip(arrays["samples"], arrays["followers"], arrays["times"], strict=True):
             learner.buffer.add(sample, follower, int(time))
         learner.buffer.spacing = int(arrays["spacing"])

@@ -74,32 +74,7 @@ class PreviewContents:
 
 
 class Preview:
-    """An unfinished preview. Needs the extra ``video``.
-
-    Parameters
-    ----------
-    height, width : int
-        Of the frames.
-    rate : float
-        Frames per second of the clip.
-    n_frames : int or None
-        Expected length of the clip; it may be wrong.
-    folder : path-like
-        Folder of a temporary file, until `finish` or `discard`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from lrpca.video.preview import Preview
-    >>> preview = Preview(60, 80, 25.0, 3, tempfile.mkdtemp())
-    >>> grey = np.full((60, 80), 99, np.uint8)
-    >>> for index in range(3):
-    ...     preview.add(index, grey, grey, grey, grey > 100, 0.0)
-    >>> contents = preview.finish()
-    >>> contents.frame_indices, contents.video[4:8]
-    ([0, 1, 2], b'ftyp')
-    """
+    """An unfinished preview; `n_frames` is the expected length of the clip, `folder` is for a temporary file."""
 
     def __init__(
         self, height: int, width: int, rate: float, n_frames: int | None, folder: str | os.PathLike[str]
@@ -139,18 +114,20 @@ class Preview:
 
     def finish(self) -> PreviewContents:
         """Complete the video and remove the temporary file."""
+        video, moments, quality = b"", [], QUALITY
         try:
-            quality = QUALITY
-            while (size := self._encoded_bytes()) > MAX_BYTES:
+            while self._encoder is not None:
+                self._encoder.close()
+                size = self._encoder.path.stat().st_size
+                if size <= MAX_BYTES:
+                    video, moments = self._encoder.path.read_bytes(), self._busiest_moments(self._encoder.path)
+                    break
                 quality += 1 + 3 * math.log2(size / MAX_BYTES)  # six steps halve the bytes; the cap does the rest
                 if quality <= WORST_QUALITY:
                     self._encode_again(1, quality, len(self._indices))
                 else:
                     quality = WORST_QUALITY
                     self._thin(quality, len(self._indices) // 2)
-            video, moments = b"", []
-            if self._encoder is not None:
-                video, moments = self._encoder.path.read_bytes(), self._busiest_moments(self._encoder.path)
         finally:
             self.discard()
         rate = float(self._preview_rate())
@@ -162,13 +139,6 @@ class Preview:
             self._encoder.abandon()
             self._encoder.path.unlink(missing_ok=True)
             self._encoder = None
-
-    def _encoded_bytes(self) -> int:
-        """Complete the file and return its size."""
-        if self._encoder is None:
-            return 0
-        self._encoder.close()
-        return self._encoder.path.stat().st_size
 
     def _busiest_moments(self, path: Path) -> list[Moment]:
         """Return at most `MOMENTS` moments with foreground in the order of time, none close to another."""
