@@ -148,26 +148,21 @@ def _case(kind: str, share: float, size: float, more: dict[str, Any]) -> Case:
 
 def _name(arguments: dict[str, Any], given: int | None) -> str:
     """Return everything that differs from the plain case, in words."""
-    size = arguments["outlier_size"]
-    sort = "constant " if arguments.get("law") == "constant" else ""
-    side = "one-sided " if arguments.get("one_sided") else ""
-    words = [f"{100 * arguments['outlier_fraction']:g}% {side}{sort}outliers" + (f" x{size:g}" if size != 1 else "")]
-    where = arguments.get("placement", "uniform")
-    if where != "uniform":
-        words[0] += " in moving blocks" if where == "blocks" else f" gathered in {where}"
-    if arguments["shape"] != _BASE["shape"]:
-        words.insert(0, "x".join(map(str, arguments["shape"])))
-    if arguments["rank"] != _BASE["rank"]:
-        words.append(f"rank {arguments['rank']}")
+    size, rank, where = arguments["outlier_size"], arguments["rank"], arguments.get("placement", "uniform")
+    kind = ("one-sided " if "one_sided" in arguments else "") + ("constant " if "law" in arguments else "")
+    outliers = f"{100 * arguments['outlier_fraction']:g}% {kind}outliers" + (f" x{size:g}" if size != 1 else "")
+    outliers += {"uniform": "", "blocks": " in moving blocks"}.get(where, f" gathered in {where}")
+    words = ["x".join(map(str, arguments["shape"]))] if arguments["shape"] != _BASE["shape"] else []
+    words += [outliers, f"rank {rank}"] if rank != _BASE["rank"] else [outliers]
     if given is not None:
-        words.append(f"rank {given} given for {arguments['rank']}")
-    if "condition" in arguments:
-        words.append(f"condition {arguments['condition']:g}")
-    for key in ("noise", "missing"):
+        words.append(f"rank {given} given for {rank}")
+    for key, text, unit in (
+        ("condition", "condition {:g}", 1),
+        ("noise", "{:g}% noise", 100),
+        ("missing", "{:g}% missing", 100),
+        ("offset", "offset x{:g}", 1),
+        ("scale", "scaled to {:g}", 1),
+    ):
         if key in arguments:
-            words.append(f"{100 * arguments[key]:g}% {key}")
-    if "offset" in arguments:
-        words.append(f"offset x{arguments['offset']:g}")
-    if "scale" in arguments:
-        words.append(f"scaled to {arguments['scale']:g}")
+            words.append(text.format(unit * arguments[key]))
     return ", ".join(words)
