@@ -113,8 +113,7 @@ def _check_clip(file: Path, settings: dict[str, Any]) -> None:
     if file.is_fifo():  # it can be read only once
         return
     with open_frames(file) as reader:
-        _request(settings).resolution(reader.height, reader.width)
-        _request(settings).region(reader.height, reader.width)
+        _request(settings).begin(reader.height, reader.width, reader.channels)
 
 
 def _request(settings: dict[str, Any]) -> "Request":

@@ -18,7 +18,7 @@ from lrpca.video.coefficients import (
     sample_coefficients,
     take_medians,
 )
-from lrpca.video.sample_buffer import MOST_SAMPLES, SampleBuffer
+from lrpca.video.sample_buffer import SampleBuffer
 from lrpca.video.scene import Bytes, Floats, Scene, allowed_distance
 from lrpca.video.stationary_objects import find_background
 
@@ -41,8 +41,8 @@ class SceneLearner:
         *,
         rank: int,
         sensitivity: float,
-        region: NDArray[np.bool_] | None = None,
-        most_samples: int = MOST_SAMPLES,
+        region: NDArray[np.bool_] | None,
+        most_samples: int,
     ) -> None:
         self.shape = shape
         self.rank = int(rank)

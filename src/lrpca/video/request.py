@@ -13,10 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.solvers.options import is_integer, is_real
+from lrpca.video.learning import SceneLearner
 from lrpca.video.reading import open_frames
 from lrpca.video.resolution import Resolution
+from lrpca.video.sample_buffer import MOST_SAMPLES
 
 MOST_COMPONENTS = 10
+# Frames of more pixels are averaged over squares before they are solved.
+MOST_PIXELS = 480_000
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,25 @@ class Request:
                 f"window={self.window!r} is not a whole number of frames from 2; leave it out to fit the memory"
             )
 
-    def resolution(self, height: int, width: int) -> Resolution:
-        """Return the resolution of the solution for frames of this size."""
+    def begin(
+        self, height: int, width: int, channels: int, *, most_samples: int = MOST_SAMPLES
+    ) -> tuple[Resolution, NDArray[np.bool_] | None, SceneLearner]:
+        """Return the resolution of the solution, where objects are marked, and the learner, for frames of this size."""
         if self.downscale is not None and self.downscale > min(height, width):
             raise ValueError(
                 f"downscale={self.downscale} leaves nothing of frames of {width}x{height}; use a smaller one"
             )
-        return Resolution.choose(height, width, self.downscale)
+        smallest = max(1, math.ceil(math.sqrt(height * width / MOST_PIXELS)))
+        resolution = Resolution(height, width, self.downscale or smallest)
+        region = self.region(height, width)
+        learner = SceneLearner(
+            (*resolution.solved_size, channels),
+            rank=self.rank,
+            sensitivity=self.sensitivity,
+            region=resolution.reduce_region(region),
+            most_samples=most_samples,
+        )
+        return resolution, region, learner
 
     def region(self, height: int, width: int) -> NDArray[np.bool_] | None:  # (height, width)
         """Return where objects are marked, or None for everywhere."""

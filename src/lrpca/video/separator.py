@@ -185,17 +185,10 @@ class Separator:
 
     def _begin(self, shape: tuple[int, ...]) -> SceneLearner:
         """Set up everything for frames of a shape."""
-        height, width = shape[:2]
-        resolution, region = self._request.resolution(height, width), self._request.region(height, width)
-        self._shape, self._resolution, self._region = shape, resolution, region
-        self._learner = SceneLearner(
-            (*resolution.solved_size, 3 if len(shape) == 3 else 1),
-            rank=self.rank,
-            sensitivity=self.sensitivity,
-            region=resolution.reduce_region(region),
-            most_samples=_SAMPLES,
-        )
-        return self._learner
+        height, width, channels = (*shape, 1)[:3]
+        found = self._request.begin(height, width, channels, most_samples=_SAMPLES)
+        self._shape, (self._resolution, self._region, self._learner) = shape, found
+        return found[2]
 
     def _learn(self, learner: SceneLearner, row: Bytes, rate: float | None) -> None:
         """Take the frame as a sample if one is due, and learn the scene again if that is due."""

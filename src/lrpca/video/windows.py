@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lrpca.video.learning import SceneLearner
 from lrpca.video.reading import FrameReader
 from lrpca.video.request import Request
 from lrpca.video.resolution import FullSize
@@ -39,22 +39,15 @@ class Windows:
     """
 
     def __init__(self, reader: FrameReader, source: Any, request: Request, *, keep_scenes: bool) -> None:
-        self.resolution = request.resolution(reader.height, reader.width)
+        size = (reader.height, reader.width, reader.channels)
+        self.resolution, self._region, self._learner = request.begin(*size)
         self.done = 0  # finished frames, and for these:
         self.area: list[float] = []
         self.coefficients: list[Floats] = []  # (n, r) each
         self.scenes: list[tuple[int, Scene]] = []  # first frame, and what was learned
         self._reader, self._clean, self._keep_scenes = reader, request.clean, keep_scenes
-        self._region = request.region(reader.height, reader.width)
         self._array = _in_place(source, reader)
-        small = self.resolution.solved_size
-        self._window = request.window or self._fitting_window(small[0] * small[1])
-        self._learner = SceneLearner(
-            (*small, reader.channels),
-            rank=request.rank,
-            sensitivity=request.sensitivity,
-            region=self.resolution.reduce_region(self._region),
-        )
+        self._window = request.window or self._fitting_window(math.prod(self.resolution.solved_size))
         self._full_size = FullSize(self.resolution, reader.channels)
 
     def __iter__(self) -> Iterator[Part]:
