@@ -167,14 +167,12 @@ class Run:
         if self._before is None:
             return None
         before_L, before_R = self._before
-        size = product_norm(L, R)
         if before_L.shape == L.shape:
             moved = change_of_product(before_L, before_R, L - before_L, R - before_R)
         else:
             moved = product_distance(L, R, before_L, before_R)
-        if size == 0:
-            return None if moved else 0.0
-        return moved / size
+        size = product_norm(L, R)
+        return moved / size if size else None if moved else 0.0
 
     def _signal(self, L: Any, R: Any) -> float:
         """Return ‖X‖ / ‖Y‖; 1 if Y is zero except for outliers."""

@@ -20,18 +20,16 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.passes import Pass
+from lrpca.solvers import residuals
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.residuals import Descent, Residual, descend, residual_of
+from lrpca.solvers.residuals import Residual, descend, residual_of
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.sparsify import DenseResidual
 from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
 OPTIONS = {
-    "alpha": number(least=0, below=1),
-    "gamma": number(least=1),
-    "init": number(least=0, below=1),
-    "step": number(above=0),
+    **residuals.OPTIONS,
     "change": number(least=1e-6, below=1),
 }
 
@@ -80,7 +78,7 @@ def solve(
     def is_stationary(before: Factors, after: Factors) -> bool:
         return change is not None and test.reached(before, _sparse_threshold(residual, run), after)
 
-    return descend(run, residual, Descent(alpha, gamma, init, step), update, is_stationary)
+    return descend(run, residual, (alpha, gamma, init, step), update, is_stationary)
 
 
 def _sparse_threshold(residual: Residual, run: Run) -> SparseThreshold:
