@@ -146,9 +146,6 @@ def _low_rank(answer: Any) -> Any:
     return np.asarray(getattr(answer, "low_rank", answer))
 
 
-# -------------------------------------------------------------------------------------------- recovery
-
-
 def _recovery(contract: Contract, name: str, **changes: Any) -> None:
     problem = contract.problem(**changes)
     contract.expect(name, problem.error(contract.answer(problem.Y)))
@@ -196,9 +193,6 @@ def _outlying_rows(contract: Contract, name: str) -> None:
     contract.expect(name, relative_error(X[good], problem.X[good]), what="the error of X in the other rows")
 
 
-# -------------------------------------------------------------------------------------------- kinds of numbers
-
-
 def _precision(contract: Contract, name: str, dtype: Any) -> None:
     problem = contract.problem(dtype=dtype)
     X = contract.answer(problem.Y)
@@ -216,9 +210,6 @@ def _integers(contract: Contract, name: str) -> None:
     answer = contract.answer(Y)
     assert answer.dtype.kind == "f", f"X is of type {answer.dtype}, floating-point numbers were expected"
     contract.expect(name, relative_error(answer, X))
-
-
-# -------------------------------------------------------------------------------------------- the same question
 
 
 def _same(contract: Contract, name: str, X: Any, other: Any) -> None:
@@ -270,9 +261,6 @@ def _reproducible(contract: Contract, name: str) -> None:
     Y = contract.problem().Y
     apart = int(np.count_nonzero(contract.answer(Y) != contract.answer(Y)))
     assert not apart, f"{apart} entries of X differ between two runs on the same Y, the same bits were expected"
-
-
-# -------------------------------------------------------------------------------------------- degenerate data
 
 
 def _finite_or_error(contract: Contract, Y: Any, rank: int) -> Any:

@@ -213,9 +213,6 @@ def _decode(path: Path) -> Iterator[VideoFrame]:
             yield picture
 
 
-# --- tiles ---------------------------------------------------------------------------------------------------------
-
-
 def tile_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
     """Return the size of a tile: that of the frame, smaller to fit into a box, or larger if tiny; always even."""
     scale = min(1.0, box[0] / height, box[1] / width)
@@ -264,9 +261,6 @@ def _planes(picture: VideoFrame) -> list[NDArray[np.uint8]]:
         np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
         for plane in picture.planes
     ]
-
-
-# --- busiest moments -----------------------------------------------------------------------------------------------
 
 
 def _pictures_at(path: Path, numbers: list[int], rate: Fraction) -> Iterator[VideoFrame]:
