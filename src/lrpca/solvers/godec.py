@@ -84,10 +84,9 @@ def solve(
         # Given factors are better than a first guess: k is there from the start.
         run.refuse("with a start", ramp=ramp)
     cardinality = _Cardinality(run, alpha, ramp or 0.0, observed)
-    n1, n2 = matrix.shape
-    width = min(run.rank + OVERSAMPLING, n1, n2)
+    width, n2 = min(run.rank + OVERSAMPLING, *matrix.shape), matrix.shape[1]
     wide = np.promote_types(matrix.arithmetic, np.float64)
-    L, R = run.start or (np.zeros((n1, run.rank), wide), np.zeros((n2, run.rank), wide))
+    L, R = run.start or (np.zeros((n, run.rank), wide) for n in matrix.shape)
     basis = random_basis(n2, width, run.rng) if run.start is None else widened(R.conj(), width, run.rng)
     last, stop = None, None
     for k in run.iterations():

@@ -30,7 +30,7 @@ from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, flag, number
 from lrpca.solvers.partial_svd import half_pass
 from lrpca.solvers.rows import robust_coefficients
-from lrpca.solvers.run import Run
+from lrpca.solvers.run import Run, padded
 
 # Every direction starts from a random one and a few power steps.
 _POWER_STEPS = 3
@@ -63,7 +63,7 @@ def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: s
     rows = _Rows(run, trim, center)
     reason = "tol"
     try:
-        while rows.found < run.rank:
+        while rows.directions.shape[1] < run.rank:
             ended = _find(run, rows)
             if ended in ("callback", "runaway"):
                 reason = ended
@@ -122,11 +122,6 @@ class _Rows:
             self.add(ones * size, middle / size)
             self._fixed = 1
 
-    @property
-    def found(self) -> int:
-        """How many components there are."""
-        return int(self.directions.shape[1])
-
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
@@ -137,8 +132,7 @@ class _Rows:
 
     def factors(self, along: Any, q: Any, rank: int) -> tuple[Any, Any]:
         """Return factors of what was found and one more component, with zeros up to the rank asked for."""
-        rest = ((0, 0), (0, rank - self.found - 1))
-        return np.pad(np.column_stack([self._L, along]), rest), np.pad(np.column_stack([self.directions, q]), rest)
+        return padded(np.column_stack([self._L, along]), np.column_stack([self.directions, q]), rank)
 
     def project(self, R: Any) -> Any:
         """Return the coefficients of the rows of Y on R, (n1, c)."""

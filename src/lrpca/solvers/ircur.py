@@ -94,9 +94,8 @@ def solve(
         size = np.abs(run.sample.values)
         threshold = _FIRST * float(np.median(size)) or float(size.max(initial=0.0)) or 1.0
         run.settle(estimated=True, threshold=threshold)
-    n1, n2 = run.matrix.shape
     wide = np.promote_types(run.matrix.arithmetic, np.float64)
-    L, R = np.zeros((n1, run.rank), wide), np.zeros((n2, run.rank), wide)
+    L, R = (np.zeros((n, run.rank), wide) for n in run.matrix.shape)
     sampled, basis, reason = None, None, "max_iter"
     refits, refitted = _REFITS, False
     try:
@@ -120,8 +119,7 @@ def solve(
                 refits, refitted, stop = refits - 1, True, None
             if stop is not None:
                 # A floor above all of X is made of outliers, not of noise.
-                drowned = stop == "noise_floor" and step.residual > signal
-                reason = "stalled" if drowned else stop
+                reason = "stalled" if stop == "noise_floor" and step.residual > signal else stop
                 break
             threshold = min(threshold, max(gamma * threshold, floor * spread))
     finally:

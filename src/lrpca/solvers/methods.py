@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import Check
@@ -69,14 +69,12 @@ class Method:
     @property
     def solve(self) -> Callable[..., Solution]:
         """The solver."""
-        function: Callable[..., Solution] = self._module().solve
-        return function
+        return cast("Callable[..., Solution]", self._module().solve)
 
     @property
     def options(self) -> Mapping[str, Check]:
         """The checks of its options, by name."""
-        checks: Mapping[str, Check] = self._module().OPTIONS
-        return checks
+        return cast("Mapping[str, Check]", self._module().OPTIONS)
 
     def defaults(self) -> dict[str, Any]:
         """Return its options as they are when not given; None is found from the data."""
@@ -173,8 +171,6 @@ _ALL = (
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-
-
 # "auto" samples where the sampled rows and columns are at most this part of Y: from about 2700 x 2700 on at rank 5.
 _SAMPLED_PART = 0.3
 
@@ -205,4 +201,4 @@ def find_method(name: Any) -> Method:
 
 def able_to(capability: str) -> str:
     """Return the names of the methods with a capability, for messages."""
-    return ", ".join(method.name for method in _ALL if getattr(method, capability))
+    return ", ".join(name for name, method in METHODS.items() if getattr(method, capability))

@@ -41,7 +41,7 @@ from lrpca.solvers.options import integer
 from lrpca.solvers.polish import Polish
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.run import Factors, Run
+from lrpca.solvers.run import Factors, Run, padded
 
 # Passes over Y after which the full method solves Y, if X is not stationary.
 _MOST_PASSES = 4
@@ -263,7 +263,7 @@ def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int
     while stop is None:
         if len(run.history) > most and (passes is not None or run.tol):
             if passes is None and len(run.history) < run.max_iter:
-                return _solve_fully(run, polish.padded(run.rank))
+                return _solve_fully(run, padded(*polish.factors, run.rank))
             break
         if next(iterations, None) is None:
             break
@@ -280,14 +280,8 @@ def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
         assert callback is not None
         return callback(replace(state, iteration=len(before) + state.iteration))
 
-    solution = solve_adaptive(
-        replace(
-            run.problem,
-            schedule=default_schedule(),
-            max_iter=run.max_iter - len(before),
-            callback=None if callback is None else counted_on,
-            start=start,
-        )
-    )
+    seen, left = None if callback is None else counted_on, run.max_iter - len(before)
+    problem = replace(run.problem, schedule=default_schedule(), max_iter=left, callback=seen, start=start)
+    solution = solve_adaptive(problem)
     history = [replace(record, iteration=len(before) + record.iteration) for record in solution.history]
     return replace(solution, history=before + history)
