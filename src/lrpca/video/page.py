@@ -166,8 +166,7 @@ def _curve(area: NDArray[np.float64], top: float) -> tuple[list[str], bool]:
     height = 100 * (1 - np.maximum.reduceat(area, edges[:-1]) / top)
     middle = (edges[:-1] + edges[1:] - 1) / 2
     place = 1000 * middle / max(1, n - 1)
-    place[0] = 0.0
-    place[-1] = 1000.0 if n > 1 else place[-1]
+    place[0], place[-1] = 0.0, 1000.0 if n > 1 else 0.0
     points = [f"{x:.1f},{y:.2f}" for x, y in zip(place.tolist(), height.tolist(), strict=True)]
     return points if n > 1 else [points[0], f"1000,{points[0].split(',')[1]}"], n > POINTS
 

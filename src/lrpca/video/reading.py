@@ -199,10 +199,10 @@ def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
 
 def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> FrameReader:
     """Check the first frame, and convert each frame when it is read."""
-    nothing = object()
-    first = next(frames, nothing)
-    if first is nothing:
-        raise ValueError("source has no frames; give at least one")
+    try:
+        first = next(frames)
+    except StopIteration:
+        raise ValueError("source has no frames; give at least one") from None
     start = _check_frame(first, 0)
     channels = 1 if (start.ndim == 2 if grey is None else grey) else 3
 
@@ -223,7 +223,7 @@ def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None)
 def _check_frame(frame: Any, index: int) -> NDArray[Any]:
     """Return a frame as an array (height, width) or (height, width, 3), without transparency."""
     picture = np.asarray(frame)
-    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] not in (1, 3, 4)) or 0 in picture.shape:
+    if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (1,), (3,), (4,)) or 0 in picture.shape:
         found = f"shape {picture.shape}" if picture.dtype.kind in "biuf" else f"type {type(frame).__name__}"
         raise ValueError(f"source has a frame {index} of {found}; use (height, width) or (height, width, 3)")
     if picture.ndim == 2:
@@ -243,18 +243,16 @@ def _to_uint8(picture: NDArray[Any], index: int) -> Frame:
         )
     low, high = int(picture.min()), int(picture.max())
     if low < 0 or high > 255:
-        raise ValueError(
-            f"source has values from {low} to {high} in frame {index}; scale it to 0 ... 255 and convert it with "
-            ".astype(numpy.uint8)"
-        )
+        found = f"values from {low} to {high} in frame {index}"
+        raise ValueError(f"source has {found}; scale it to 0 ... 255 and convert it with .astype(numpy.uint8)")
     return picture.astype(np.uint8)
 
 
 def _with_channels(picture: Frame, channels: int) -> Frame:
     """Make a frame grey or coloured."""
-    if channels == 3:
-        return picture if picture.ndim == 3 else np.broadcast_to(picture[:, :, None], (*picture.shape, 3))
-    if picture.ndim == 2:
+    if picture.ndim == (2 if channels == 1 else 3):
         return picture
+    if channels == 3:
+        return np.broadcast_to(picture[:, :, None], (*picture.shape, 3))
     bright = sum(np.multiply(picture[:, :, k], _LUMA[k], dtype=np.uint32) for k in range(3))
     return np.asarray((bright + 32768) >> 16, np.uint8)

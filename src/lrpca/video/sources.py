@@ -42,11 +42,8 @@ def open_path(path: Path, grey: bool | None) -> FrameReader:
 
 def _pictures_in(folder: Path) -> list[Path]:
     """Return the picture files of a folder in natural order: frame2 before frame10."""
-    files = [
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in PICTURE_ENDINGS and not file.name.startswith(".") and file.is_file()
-    ]
+    shown = (file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = [file for file in shown if file.suffix.lower() in PICTURE_ENDINGS]
     if not files:
         raise ValueError(
             f"source={str(folder)!r} is a folder without pictures; name a video file, or a folder of "
@@ -158,9 +155,7 @@ def _duration(container: InputContainer, stream: VideoStream) -> float | None:
     """Return how many seconds a stream says it lasts; the length of the file counts only for a single stream."""
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
-    if container.duration is not None and len(container.streams) == 1:
-        return container.duration / 1e6
-    return None
+    return container.duration / 1e6 if container.duration is not None and len(container.streams) == 1 else None
 
 
 def _announced(container: InputContainer, stream: VideoStream, rate: float) -> int | None:
