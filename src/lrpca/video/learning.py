@@ -71,9 +71,8 @@ class SceneLearner:
     def learn(self, window: Bytes | None = None) -> Scene:
         """Fit the scene to the samples, starting from the last one; a window (n, N) refines it."""
         # If fewer components than asked for were found, they are searched again once the samples have doubled.
-        known = 0 if self.scene is None else len(self.scene.basis)
-        before = self.scene
-        if known < self.rank and self._taken - self._searched >= min(self._searched, self.buffer.capacity):
+        before, due = self.scene, self._taken - self._searched >= min(self._searched, self.buffer.capacity)
+        if due and (before is None or len(before.basis) < self.rank):
             before, self._searched = None, self._taken
         self.scene = self._learn(before, window)
         self._new = 0
@@ -162,9 +161,8 @@ class SceneLearner:
         }
         if self.region is not None:
             arrays["region"] = self.region
-        if self.scene is not None:
-            arrays |= {f"scene_{name}": value for name, value in self.scene.arrays().items()}
-        return arrays
+        scene = {} if self.scene is None else self.scene.arrays()
+        return arrays | {f"scene_{name}": value for name, value in scene.items()}
 
     @classmethod
     def from_state(cls, arrays: dict[str, Any]) -> SceneLearner:

@@ -191,8 +191,8 @@ class Preview:
 
     def _encode_again(self, stride: int, quality: float, n_frames: int) -> None:
         """Encode every ``stride``-th frame of the present video; more may follow, up to ``n_frames``."""
-        assert self._encoder is not None
         old = self._encoder
+        assert old is not None
         try:
             old.close()
             self._encoder = self._new_encoder(n_frames, quality)

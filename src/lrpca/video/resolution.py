@@ -102,4 +102,4 @@ class FullSize:
         missing = small.reshape(coarse.shape).astype(np.int16) - coarse
         sharp += np.asarray(self._resolution.enlarge(missing), np.int16)
         picture = np.clip(np.rint(sharp), 0, 255).astype(np.uint8)
-        return np.asarray(picture if self._shape[2] > 1 else picture[:, :, 0], np.uint8)
+        return np.asarray(picture.reshape(*picture.shape[:2], *small.shape[2:]), np.uint8)

@@ -282,16 +282,12 @@ class VideoFile(ClipWriter):
         return encoder
 
     def _add(self, picture: Frame) -> None:
-        self._encoder.write(self._converted(picture))
-
-    def _converted(self, picture: Frame) -> Any:
-        """Return a frame of even size in the encoder's pixel format."""
         height, width = self._shape
         if height % 2 or width % 2:
             rest = ((0, height % 2), (0, width % 2), (0, 0))
             picture = np.pad(picture, rest[: picture.ndim], mode="edge")
         if self._exact_colour:
-            return to_frame(picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2))
+            return self._encoder.write(to_frame(picture if picture.ndim == 3 else np.stack([picture] * 3, axis=2)))
         # Grey is the same in all colours; between those of one kind FFmpeg does not go through RGB.
         frame = self._converter.reformat(
             to_frame(picture),
@@ -302,7 +298,7 @@ class VideoFile(ClipWriter):
             interpolation="AREA",
         )
         frame.colorspace = BT709
-        return frame
+        self._encoder.write(frame)
 
     def _finish(self) -> None:
         self._encoder.close()
