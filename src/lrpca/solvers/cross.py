@@ -155,8 +155,7 @@ def read_cross(matrix: DenseMatrix, rows: Any, columns: Any) -> Cross:  # rows (
         refuse_infinite(int(rows[i]), int(columns[j]), core.array[i, j])
     for part in (at_rows, at_columns, core):
         part.arithmetic, part.threads = matrix.arithmetic, matrix.threads
-    bands = Band(at_rows, rows, True, matrix.unit), Band(at_columns, columns, False, matrix.unit)
-    return Cross(*bands, core)
+    return Cross(Band(at_rows, rows, True, matrix.unit), Band(at_columns, columns, False, matrix.unit), core)
 
 
 def regress(band: Band, known: Any, peak: Peak, tol: float) -> Fit:  # band (m, n); known (m, r)
@@ -242,8 +241,7 @@ class _Regression:
         and keeps nearly all the others. K being the Gram of its kept entries, in coordinates in which that of all
         entries is the identity, K v = λ v says which share λ of the direction v is kept.
         """
-        rank = self.known.shape[1]
-        found = np.zeros(len(self.coefficients), bool)
+        rank, found = self.known.shape[1], np.zeros(len(self.coefficients), bool)
         if rank == 1:
             return found
         values, vectors = eigh(gram(self.known).conj())

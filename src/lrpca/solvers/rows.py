@@ -73,14 +73,14 @@ def _by_rows(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any) 
     threads = Threads()
     try:
         for start, block, mask in matrix.blocks(max(_LEAST_ROWS, _STRETCH // n2)):
+            out = coefficients[start : start + len(block)]
 
-            def work(rows: slice, start: int = start, block: Any = block, mask: Any = mask) -> None:
+            def work(rows: slice, out: Any = out, block: Any = block, mask: Any = mask) -> None:
                 values = _readable(block[rows], None if mask is None else mask[rows])
-                out = coefficients[start + rows.start : start + rows.stop]
-                multiply_rows(components.fit(values), back, out)
+                multiply_rows(components.fit(values), back, out[rows])
 
             count = max(_LEAST_ROWS // 2, _PIECE // n2)
-            pieces = [slice(first, min(len(block), first + count)) for first in range(0, len(block), count)]
+            pieces = [slice(first, first + count) for first in range(0, len(block), count)]
             threads.map(work, pieces, work=_STEPS * block.size * Q.shape[1])
     finally:
         threads.close()

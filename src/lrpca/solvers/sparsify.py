@@ -116,9 +116,8 @@ class DenseResidual:
         width = min(_WIDEST, max(_NARROWEST, _TILE_BYTES // (n1 * scratch.real.itemsize)))
 
         def work(part: tuple[slice, slice]) -> None:
-            _, columns = part
-            buffers = scratch.make(width * n1, n1)
-            column_thresholds(D, columns.start, columns.stop, share, scratch.shift, *buffers, levels)
+            ends = part[1].start, part[1].stop
+            column_thresholds(D, *ends, share, scratch.shift, *scratch.make(width * n1, n1), levels)
 
         self._threads.map(work, partition(D.shape, 1, by_rows=False), work=n1 * n2 * 6.0)
         return levels

@@ -87,10 +87,9 @@ class Contract:
     outlier_size: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in self.expected:
-            _refuse_unknown("expected", name)
-        for name in self.without:
-            _refuse_unknown("without", name)
+        for argument in ("expected", "without"):
+            for name in getattr(self, argument):
+                _refuse_unknown(argument, name)
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -250,10 +249,10 @@ def _layouts(contract: Contract, name: str) -> None:
 
 def _input_unchanged(contract: Contract, name: str) -> None:
     for missing in (0.0, 0.2) if contract.missing else (0.0,):
-        problem = contract.problem(missing=missing)
-        Y = problem.Y.copy()
+        before = contract.problem(missing=missing).Y
+        Y = before.copy()
         contract.answer(Y)
-        changed = int(np.count_nonzero(~((problem.Y == Y) | (np.isnan(problem.Y) & np.isnan(Y)))))
+        changed = int(np.count_nonzero(~((before == Y) | (np.isnan(before) & np.isnan(Y)))))
         assert not changed, f"{changed} entries of Y were changed, none was expected to be"
 
 
