@@ -133,13 +133,7 @@ class Fit:
 
 
 def cross_sides(shape: tuple[int, int], rank: int, observed: float, side: int | None = None) -> tuple[int, int] | None:
-    """Return how many rows and columns to draw, or None where they would be most of Y.
-
-    Examples
-    --------
-    >>> cross_sides((12000, 9000), 5, 1.0), cross_sides((10**6, 50), 5, 1.0)
-    ((400, 400), None)
-    """
+    """Return how many rows and columns to draw, or None where they would be most of Y."""
     wanted = math.ceil(max(_LEAST, _PER_COMPONENT * rank) / observed) if side is None else side
     (n1, n2), (m1, m2) = shape, (min(wanted, n) for n in shape)
     return None if m1 * n2 + m2 * (n1 - m1) > _MOST_OF_Y * n1 * n2 else (m1, m2)

@@ -58,8 +58,7 @@ def solve(
         outliers lie anywhere: 1.47 for α = 0.1 and 1000 entries. The authors' 2 rejects so many clean entries that it
         fails from α = 0.2 on; a share below that of the fullest row never removes all outliers.
     init : float, optional
-        Share of every row and column that is rejected before the SVD of the start. If not given, nothing, α (as in the
-        paper) or γ α, by the median residual: T_α removes the largest entries of X where outliers are not larger.
+        Share of every row and column that is rejected before the SVD of the start; as in `lrpca.solvers.gd`.
     step : float, optional
         Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
     change : float, optional

@@ -6,6 +6,7 @@ fitted to them separately. One pass over all frames of the window, whose bytes a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -159,5 +160,5 @@ def take_medians(pictures: Bytes, threads: Threads) -> tuple[Bytes, Bytes]:
 
 
 def _column_ranges(size: int) -> list[tuple[int, int]]:
-    edges = np.linspace(0, size, 4 * thread_count() + 1).astype(int)
-    return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    edges = np.linspace(0, size, 4 * thread_count() + 1).astype(int).tolist()
+    return [(a, b) for a, b in pairwise(edges) if b > a]

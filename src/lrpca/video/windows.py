@@ -47,7 +47,7 @@ class Windows:
         self.scenes: list[tuple[int, Scene]] = []  # first frame, and what was learned
         self._reader, self._clean, self._keep_scenes = reader, request.clean, keep_scenes
         self._array = _in_place(source, reader)
-        self._window = request.window or self._fitting_window(math.prod(self.resolution.solved_size))
+        self._window = request.window or self._fitting_window()
         self._full_size = FullSize(self.resolution, reader.channels)
 
     def __iter__(self) -> Iterator[Part]:
@@ -75,9 +75,10 @@ class Windows:
         """End the threads."""
         self._learner.threads.close()
 
-    def _fitting_window(self, solved_pixels: int) -> int:
-        pixels = self._reader.height * self._reader.width + (solved_pixels if self.resolution.factor > 1 else 0)
-        budget = _WINDOW_BYTES if self.resolution.factor == 1 else _LARGE_WINDOW_BYTES
+    def _fitting_window(self) -> int:
+        pixels, budget = self._reader.height * self._reader.width, _WINDOW_BYTES
+        if self.resolution.factor > 1:
+            pixels, budget = pixels + math.prod(self.resolution.solved_size), _LARGE_WINDOW_BYTES
         return max(_LEAST_WINDOW, budget // (pixels * self._reader.channels))
 
     def _fill(self, block: Bytes) -> tuple[int, Exception | None]:
