@@ -110,10 +110,8 @@ class Polish:
     def _directions(self, result: Pass, slope: float) -> tuple[Any, Any]:
         assert self._survey is not None
         (L, R), (n1, n2) = self.factors, self._survey.shape
-        by_row, by_column = (
-            slope * np.maximum(counts / length, _LEAST_OBSERVED)[:, None]
-            for counts, length in ((self._survey.observed_by_row, n2), (self._survey.observed_by_column, n1))
-        )
+        shares = self._survey.observed_by_row / n2, self._survey.observed_by_column / n1
+        by_row, by_column = (slope * np.maximum(share, _LEAST_OBSERVED)[:, None] for share in shares)
         dL, dR = result.CA @ pseudo_inverse(gram(R)) / by_row, result.CtB @ pseudo_inverse(gram(L)) / by_column
         return without_double_counting(L, R, dL, dR)
 
@@ -137,11 +135,11 @@ class Polish:
         share = slope * self._survey.observed
         size = product_norm(*self.factors)
         noise = self._thresholds.core.sigma * math.sqrt(self.rank * sum(self._survey.shape) / share) / max(size, _TINY)
-        last = self._changes[-1]
+        left = last = self._changes[-1]
         if self.is_small(last):
             return "tol"
+        # The first pass leaves a small part of what it removed.
         if len(self._changes) > 1:
             rate = min(last / max(self._changes[-2], _TINY), _SLOWEST)
-            return "noise_floor" if last * rate / (1 - rate) <= _NOISE_SHARE * noise else None
-        # The first pass leaves a small part of what it removed.
-        return "noise_floor" if last <= _NOISE_SHARE * noise else None
+            left = last * rate / (1 - rate)
+        return "noise_floor" if left <= _NOISE_SHARE * noise else None

@@ -252,8 +252,8 @@ def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int
     polish = Polish(run, *fit.factors)
     numbers = fit.numbers()
     stop = run.record(*polish.factors, **numbers)
-    change = numbers["change"]
-    if stop is None and run.tol and polish.is_small(fit.error() if change is None else change):
+    change = fit.error() if numbers["change"] is None else numbers["change"]
+    if stop is None and run.tol and polish.is_small(change):
         stop = "tol"
     may_go_on = passes is None and len(run.history) < run.max_iter
     if stop is None and may_go_on and run.tol and fit.peak.is_noise and polish.rank < run.rank:

@@ -119,7 +119,7 @@ class FrameReader:
     rate: float
     n_frames: int | None
     _frames: Iterator[tuple[float | None, Frame]]  # time in seconds, if known, and frame, valid until the next one
-    _close: Callable[[], object] = lambda: None
+    _close: Callable[[], object] | None = None
     _keeps_time: bool = field(default=True, init=False)
     _closed: bool = field(default=False, init=False)
     times: list[float] = field(default_factory=list, init=False)
@@ -160,7 +160,8 @@ class FrameReader:
         """Close the file; nothing can be read afterwards."""
         self._closed = True
         self._frames = iter(())
-        self._close()
+        if self._close is not None:
+            self._close()
 
     def __enter__(self) -> FrameReader:
         return self
