@@ -14,7 +14,7 @@ from lrpca import Decomposition, decompose
 from lrpca.matrices import sample as sampling
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import choose_block, draw_sample, observed_share
-from lrpca.solvers.cross import Band, Peak, cross_sides, draw_cross, regress
+from lrpca.solvers.cross import Band, Peak, cross_sides, read_cross, regress
 from lrpca.solvers.methods import pays_to_sample
 from lrpca.testing import Problem, planted
 
@@ -145,11 +145,11 @@ def drawn_rows(monkeypatch: pytest.MonkeyPatch, Y: Any) -> Any:
     with monkeypatch.context() as patch:
 
         def recorded(*arguments: Any) -> Any:
-            cross = draw_cross(*arguments)
+            cross = read_cross(*arguments)
             found.append(cross.rows.indices)
             return cross
 
-        patch.setattr("lrpca.solvers.sampled.draw_cross", recorded)
+        patch.setattr("lrpca.solvers.sampled.read_cross", recorded)
         solve(Y)
     return found[0]
 

@@ -67,8 +67,7 @@ def video(
     # A pipe can be read only once.
     with exit_with(ExitCode.INPUT), nullcontext() if file.is_fifo() else open_frames(file) as reader:
         if reader is not None:
-            request.resolution(reader.height, reader.width)
-            request.region(reader.height, reader.width)
+            request.begin(reader.height, reader.width, reader.channels)
     with exit_with(ExitCode.OUTPUT):
         check_output(folder, file, masks, overwrite=force)
     with (

@@ -283,8 +283,7 @@ class Tree:
         source = np.clip(np.arange(self.shade.shape[1], dtype=np.float32) - shift, 0, self.shade.shape[1] - 1.01)
         i, j = np.arange(self.shade.shape[0])[:, None], source.astype(np.intp)
         weight = source - j.astype(np.float32)
-        shade = self.shade[i, j] * (1 - weight) + self.shade[i, j + 1] * weight
-        cover = self.cover[i, j] * (1 - weight) + self.cover[i, j + 1] * weight
+        shade, cover = (part[i, j] * (1 - weight) + part[i, j + 1] * weight for part in (self.shade, self.cover))
         return shade, cover
 
 

@@ -22,7 +22,7 @@ from lrpca.core.influence import levels
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
-from lrpca.solvers.hard import HardThresholded, clean_spread, first_svd
+from lrpca.solvers.hard import clean_spread, first_svd, thresholded_svd
 from lrpca.solvers.options import choice, number
 from lrpca.solvers.run import Run
 from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
@@ -85,7 +85,7 @@ def solve(
     test = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
-        svd, last = HardThresholded(run.matrix, L, R, threshold, run.survey.observed).svd(svd.V)
+        svd, last = thresholded_svd(run.matrix, (L, R), threshold, run.survey.observed, svd.V)
         entering, (L, R) = (L, R), svd.cut(k).factors()
         reason = _record(run, L, R, k, threshold, last)
         if reason is not None:
@@ -114,7 +114,7 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
         _take_outliers(run.matrix, L, R, threshold, clean)
         rest = run.matrix.with_mask(clean)
         try:
-            svd, last = HardThresholded(rest, L, R, np.inf, run.survey.observed).svd(svd.V)
+            svd, last = thresholded_svd(rest, (L, R), np.inf, run.survey.observed, svd.V)
         finally:
             run.matrix.reads += rest.reads
             rest.close()

@@ -143,24 +143,21 @@ class Checkpoint:
 
     def _is_mine(self, theirs: dict[str, Any]) -> bool:
         """Tell whether to resume from a file of this fingerprint; raise where it belongs to another run."""
-        mine, other = self._fingerprint["rank"], theirs.get("rank")
-        another_solve = self._watch is not None and mine != other
-        for name in self._fingerprint:
-            if not (another_solve and name in _OF_A_SOLVE):
-                self._compare(name, self._fingerprint[name], theirs.get(name))
+        rank, other_rank = self._fingerprint["rank"], theirs.get("rank")
+        another_solve = self._watch is not None and rank != other_rank
+        for name, mine in self._fingerprint.items():
+            other = theirs.get(name)
+            if mine != other and not (another_solve and name in _OF_A_SOLVE):
+                hashed = isinstance(mine, dict) or isinstance(other, dict)
+                what = f"its {name} is " + ("another" if hashed else f"{_plain(other)}, not {_plain(mine)}")
+                raise ValueError(
+                    f"checkpoint={self.name!r} belongs to another run ({what}); delete it or choose another path"
+                )
         if another_solve:
-            self._idle = isinstance(other, int) and other > mine
+            self._idle = isinstance(other_rank, int) and other_rank > rank
             # The file of an earlier solve is no longer needed.
             self._ours = not self._idle
         return not another_solve
-
-    def _compare(self, name: str, mine: Any, other: Any) -> None:
-        if mine != other:
-            hashed = isinstance(mine, dict) or isinstance(other, dict)
-            what = f"its {name} is another" if hashed else f"its {name} is {_plain(other)}, not {_plain(mine)}"
-            raise ValueError(
-                f"checkpoint={self.name!r} belongs to another run ({what}); delete it or choose another path"
-            )
 
 
 def checkpoint_of(problem: Problem, path: str | None, options: dict[str, Any]) -> Checkpoint | None:

@@ -1,8 +1,7 @@
 """Some rows and columns of Y, the block where they cross, and robust regressions of everything else on it.
 
 With ``Y[I, J] = L_I R_Jᵀ`` solved, the other rows of L are the coefficients of ``Y[:, J]`` on R_J, the other rows of R
-those of ``Y[I, :]`` on L_I, and ``X = L Rᵀ``. Rows and columns are drawn in groups of neighbours and read once; which
-ones depends on shape, number and seed only.
+those of ``Y[I, :]`` on L_I, and ``X = L Rᵀ``. Rows and columns are read once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from lrpca.core.influence import Levels, everything, levels
 from lrpca.core.linalg import eigh
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import grouped, refuse_infinite, refuse_largest
+from lrpca.matrices.sample import refuse_infinite, refuse_largest
+from lrpca.solvers.partial_svd import half_pass
 from lrpca.solvers.rows import robust_coefficients
 
 # How many rows and columns are drawn: at least so many, so many for each component, and at most this part of Y.
@@ -71,15 +71,10 @@ class Band:
 
     def first_pass(self, level: Levels, B: Any) -> Pass:
         """Return a pass at X = 0 with the norm of the band; raise where an entry is not finite, or too large."""
-        none_m, none_n = (np.zeros((length, 0)) for length in self.matrix.shape)
-
-        def run_pass() -> Pass:
-            return self.matrix.run_pass(none_m, none_n, level, A=none_n, B=none_m if B is None else B, energy=True)
-
-        first = run_pass()
+        first = half_pass(self.matrix, None, level, B=B, energy=True)
         # The square of an outlier may be too large for single precision only.
         if not math.isfinite(first.norm_D or 0.0) and self.matrix.compute_exactly():
-            first = run_pass()
+            first = half_pass(self.matrix, None, level, B=B, energy=True)
         if not math.isfinite(first.norm_D or 0.0):
             i, j = self.matrix.find_largest()
             place = (int(self.indices[i]), j)
@@ -138,21 +133,14 @@ class Fit:
 
 
 def cross_sides(shape: tuple[int, int], rank: int, observed: float, side: int | None = None) -> tuple[int, int] | None:
-    """Return how many rows and columns to draw, or None where they would be most of Y.
-
-    Examples
-    --------
-    >>> cross_sides((12000, 9000), 5, 1.0), cross_sides((10**6, 50), 5, 1.0)
-    ((400, 400), None)
-    """
+    """Return how many rows and columns to draw, or None where they would be most of Y."""
     wanted = math.ceil(max(_LEAST, _PER_COMPONENT * rank) / observed) if side is None else side
     (n1, n2), (m1, m2) = shape, (min(wanted, n) for n in shape)
     return None if m1 * n2 + m2 * (n1 - m1) > _MOST_OF_Y * n1 * n2 else (m1, m2)
 
 
-def draw_cross(matrix: DenseMatrix, sides: tuple[int, int], rng: np.random.Generator) -> Cross:
-    """Draw rows and columns, and read them."""
-    rows, columns = (grouped(n, m, rng) for n, m in zip(matrix.shape, sides, strict=True))
+def read_cross(matrix: DenseMatrix, rows: Any, columns: Any) -> Cross:  # rows (m1,) int; columns (m2,) int
+    """Read some rows and columns."""
     at_rows, at_columns = matrix.take_rows(rows), matrix.take_columns(columns)
     n1, n2 = matrix.shape
     matrix.reads += (len(rows) * n2 + len(columns) * n1) / (n1 * n2)
@@ -161,8 +149,7 @@ def draw_cross(matrix: DenseMatrix, sides: tuple[int, int], rng: np.random.Gener
         refuse_infinite(int(rows[i]), int(columns[j]), core.array[i, j])
     for part in (at_rows, at_columns, core):
         part.arithmetic, part.threads = matrix.arithmetic, matrix.threads
-    bands = Band(at_rows, rows, True, matrix.unit), Band(at_columns, columns, False, matrix.unit)
-    return Cross(*bands, core)
+    return Cross(Band(at_rows, rows, True, matrix.unit), Band(at_columns, columns, False, matrix.unit), core)
 
 
 def regress(band: Band, known: Any, peak: Peak, tol: float) -> Fit:  # band (m, n); known (m, r)
@@ -223,8 +210,8 @@ class _Regression:
         noise = _KEEP_SIGMAS * self.peak.sigma
         threshold = max(noise, min(self._last, _FALL * float(np.quantile(self.moves, _SLOW))))
         self._last = threshold
-        none, B = np.zeros((self.matrix.shape[1], 0)), self.known.conj()
-        result = self.matrix.run_pass(self.known, self.coefficients, levels("hard", threshold), A=none, B=B)
+        factors = self.known, self.coefficients
+        result = half_pass(self.matrix, factors, levels("hard", threshold), B=self.known.conj())
         self._add(result)
         kept, change = result.kept_by_column, self.moved(slice(None))
         clean, norm = self.peak.share, self.norm
@@ -248,8 +235,7 @@ class _Regression:
         and keeps nearly all the others. K being the Gram of its kept entries, in coordinates in which that of all
         entries is the identity, K v = λ v says which share λ of the direction v is kept.
         """
-        rank = self.known.shape[1]
-        found = np.zeros(len(self.coefficients), bool)
+        rank, found = self.known.shape[1], np.zeros(len(self.coefficients), bool)
         if rank == 1:
             return found
         values, vectors = eigh(gram(self.known).conj())

@@ -18,16 +18,14 @@ import numpy as np
 
 from lrpca.core.factors import gram
 from lrpca.core.passes import Pass
+from lrpca.solvers import residuals
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.residuals import Descent, descend, residual_of
+from lrpca.solvers.residuals import descend, residual_of
 from lrpca.solvers.run import Factors, Run
 
 OPTIONS = {
-    "alpha": number(least=0, below=1),
-    "gamma": number(least=1),
-    "init": number(least=0, below=1),
-    "step": number(above=0),
+    **residuals.OPTIONS,
     "balance": number(least=0),
     "sample": number(above=0, most=1),
     "incoherence": number(above=0),
@@ -81,7 +79,7 @@ def solve(
         limit = 4 * incoherence * run.rank * largest
         return _shortened(L, limit), _shortened(R, limit)
 
-    return descend(run, residual, Descent(alpha, gamma, init, step, sample), update)
+    return descend(run, residual, (alpha, gamma, init, step), update)
 
 
 def balancing(L: Any, R: Any) -> Factors:

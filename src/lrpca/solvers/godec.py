@@ -21,7 +21,7 @@ import numpy as np
 from lrpca.kernels.scale import outlier_threshold, rounding_level
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
-from lrpca.solvers.hard import HardThresholded
+from lrpca.solvers.hard import thresholded_svd
 from lrpca.solvers.options import flag, integer, number
 from lrpca.solvers.outlier_share import estimate_outlier_fraction
 from lrpca.solvers.partial_svd import OVERSAMPLING, random_basis, widened
@@ -84,12 +84,11 @@ def solve(
         # Given factors are better than a first guess: k is there from the start.
         run.refuse("with a start", ramp=ramp)
     cardinality = _Cardinality(run, alpha, ramp or 0.0, observed)
-    n1, n2 = matrix.shape
-    width = min(run.rank + OVERSAMPLING, n1, n2)
+    width, n2 = min(run.rank + OVERSAMPLING, *matrix.shape), matrix.shape[1]
     wide = np.promote_types(matrix.arithmetic, np.float64)
-    L, R = run.start or (np.zeros((n1, run.rank), wide), np.zeros((n2, run.rank), wide))
+    L, R = run.start or (np.zeros((n, run.rank), wide) for n in matrix.shape)
     basis = random_basis(n2, width, run.rng) if run.start is None else widened(R.conj(), width, run.rng)
-    last, reason = None, "max_iter"
+    last, stop = None, None
     for k in run.iterations():
         cold = k == 1 and run.start is None
         if cold:
@@ -97,18 +96,17 @@ def solve(
             threshold = _GROSS * run.sample.typical or math.inf
         else:
             threshold = _threshold(run, L, R, cardinality.at(k, L, R), observed)
-        clean = HardThresholded(matrix, L, R, threshold, facts.observed)
-        svd, last = clean.svd(basis, steps=_COLD_STEPS if cold else power_steps)
+        steps = _COLD_STEPS if cold else power_steps
+        svd, last = thresholded_svd(matrix, (L, R), threshold, facts.observed, basis, steps=steps)
         basis = svd.V if warm else random_basis(n2, width, run.rng)
         L, R = svd.cut(run.rank).factors()
         residual, kept = facts.relative(last)
         stop = "runaway" if k > _SETTLING and residual > _RUNAWAY else None
         stop = run.record(L, R, threshold=threshold, residual=residual, kept=kept) or stop
         if stop is not None:
-            reason = stop
             break
     cardinality.settle()
-    return run.end(L, R, reason, last.kept if last else None)
+    return run.end(L, R, stop or "max_iter", last.kept if last else None)
 
 
 class _Cardinality:
@@ -173,10 +171,8 @@ def _residuals(matrix: DenseMatrix, L: Any, R: Any, low: float, high: float) -> 
     above, between = 0, []
     for start, block, mask in matrix.blocks(max(1, _BLOCK // matrix.shape[1])):
         size = np.abs(block - L[start : start + len(block)] @ Rt)
-        if mask is not None:
-            size = size[mask]
+        size = size if mask is None else size[mask]
         # Comparisons with NaN are False: missing entries are in neither.
-        larger = size > high
-        above += int(np.count_nonzero(larger))
-        between.append(size[(size >= low) & ~larger])
+        above += int(np.count_nonzero(size > high))
+        between.append(size[(size >= low) & (size <= high)])
     return above, np.concatenate(between)

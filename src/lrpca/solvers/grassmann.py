@@ -24,13 +24,13 @@ import numpy as np
 
 from lrpca.core.factors import orthonormal
 from lrpca.core.influence import everything
-from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import choice, flag, number
+from lrpca.solvers.partial_svd import half_pass
 from lrpca.solvers.rows import robust_coefficients
-from lrpca.solvers.run import Run
+from lrpca.solvers.run import Run, padded
 
 # Every direction starts from a random one and a few power steps.
 _POWER_STEPS = 3
@@ -63,7 +63,7 @@ def solve(run: Run, *, trim: float = 10.0, center: bool = False, coefficients: s
     rows = _Rows(run, trim, center)
     reason = "tol"
     try:
-        while rows.found < run.rank:
+        while rows.directions.shape[1] < run.rank:
             ended = _find(run, rows)
             if ended in ("callback", "runaway"):
                 reason = ended
@@ -122,11 +122,6 @@ class _Rows:
             self.add(ones * size, middle / size)
             self._fixed = 1
 
-    @property
-    def found(self) -> int:
-        """How many components there are."""
-        return int(self.directions.shape[1])
-
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
@@ -137,17 +132,16 @@ class _Rows:
 
     def factors(self, along: Any, q: Any, rank: int) -> tuple[Any, Any]:
         """Return factors of what was found and one more component, with zeros up to the rank asked for."""
-        rest = ((0, 0), (0, rank - self.found - 1))
-        return np.pad(np.column_stack([self._L, along]), rest), np.pad(np.column_stack([self.directions, q]), rest)
+        return padded(np.column_stack([self._L, along]), np.column_stack([self.directions, q]), rank)
 
     def project(self, R: Any) -> Any:
         """Return the coefficients of the rows of Y on R, (n1, c)."""
-        return self._pass(A=R.conj()).CA
+        return half_pass(self._matrix, None, everything(), A=R.conj()).CA
 
     def times(self, q: Any) -> Any:
         """Return the coefficients x_n^T q̄ of the rows on a direction, (n1,)."""
         q = q.conj()
-        return self._pass(A=q[:, None]).CA[:, 0] - self._L @ (self.directions.T @ q)
+        return half_pass(self._matrix, None, everything(), A=q[:, None]).CA[:, 0] - self._L @ (self.directions.T @ q)
 
     def first_direction(self, rng: np.random.Generator) -> Any:
         """Return a random direction after a few power steps, (n2,)."""
@@ -162,7 +156,9 @@ class _Rows:
         return self._normalised(mean, self._least)
 
     def _sum(self, weights: Any) -> Any:
-        return self._pass(B=weights[:, None]).CtB[:, 0] - self.directions @ (self._L.T @ weights)
+        return half_pass(self._matrix, None, everything(), B=weights[:, None]).CtB[:, 0] - self.directions @ (
+            self._L.T @ weights
+        )
 
     def _trimmed(self, signs: Any, cut: int) -> Any:
         """Return the mean of each coordinate without its `cut` smallest and largest values: one read of Y."""
@@ -188,12 +184,6 @@ class _Rows:
             q = q - Q @ (Q.conj().T @ q)
         left = float(np.linalg.norm(q))
         return q / left if left > least else np.zeros_like(q)
-
-    def _pass(self, A: Any = None, B: Any = None) -> Pass:
-        n1, n2 = self._matrix.shape
-        none_1, none_2 = np.zeros((n1, 0)), np.zeros((n2, 0))
-        A, B = none_2 if A is None else A, none_1 if B is None else B
-        return self._matrix.run_pass(none_1, none_2, everything(), A=A, B=B)
 
 
 def _trimmed_means(values: Any, cut: int) -> Any:

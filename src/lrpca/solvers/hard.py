@@ -18,34 +18,36 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.solvers.initialise import checked_survey
 from lrpca.solvers.listed import ListedResidual
-from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis
-from lrpca.solvers.run import Run
+from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, half_pass, leading_svd, random_basis
+from lrpca.solvers.run import Factors, Run
 
 # Sampled entries that the spread of clean residuals is estimated from. The largest Gaussian one is beyond three σ.
 _MOST_SAMPLED, _ONE_PEAK = 8192, 3.0
 
+Data = DenseMatrix | ListedResidual
 
-class HardThresholded:
-    """X + C / p of ``X = L Rᵀ`` and ``C = (Y - X) where |Y - X| <= ζ``, p being the share `observed`."""
 
-    def __init__(self, data: DenseMatrix | ListedResidual, L: Any, R: Any, threshold: float, observed: float) -> None:
-        self._data, self._L, self._R, self._observed = data, L, R, observed
-        self._level = levels("hard", threshold)
+def thresholded_svd(
+    data: Data, X: Factors, threshold: float, observed: float, basis: Any, *, steps: int = 1, rtol: float = 0.0
+) -> tuple[PartialSVD, Pass]:
+    """Return leading singular triplets of ``X + C / p`` as `leading_svd` does, and the last pass over Y.
 
-    def svd(self, basis: Any, *, steps: int = 1, rtol: float = 0.0) -> tuple[PartialSVD, Pass]:
-        """Return leading singular triplets as `leading_svd` does, and the last pass: kept entries and ‖Y - X - S‖."""
-        svd = leading_svd(self._times, self._adjoint_times, basis, steps=steps, rtol=rtol)
-        return svd, self._last
+    ``C = (Y - X) where |Y - X| <= ζ``, and p is the share `observed`.
+    """
+    (L, R), level = X, levels("hard", threshold)
+    last = None
 
-    def _times(self, A: Any) -> Any:
-        none = np.zeros((self._data.shape[0], 0))
-        self._last = self._data.run_pass(self._L, self._R, self._level, A=A, B=none)
-        return self._L @ (self._R.T @ A) + self._last.CA / self._observed
+    def times(A: Any) -> Any:
+        return L @ (R.T @ A) + half_pass(data, X, level, A=A).CA / observed
 
-    def _adjoint_times(self, B: Any) -> Any:
-        none = np.zeros((self._data.shape[1], 0))
-        self._last = self._data.run_pass(self._L, self._R, self._level, A=none, B=B.conj())
-        return (self._R @ (self._L.T @ B.conj()) + self._last.CtB / self._observed).conj()
+    def adjoint_times(B: Any) -> Any:
+        nonlocal last
+        last = half_pass(data, X, level, B=B.conj())
+        return (R @ (L.T @ B.conj()) + last.CtB / observed).conj()
+
+    svd = leading_svd(times, adjoint_times, basis, steps=steps, rtol=rtol)
+    assert last is not None
+    return svd, last
 
 
 def clean_spread(sample: Sample, L: Any, R: Any) -> float:
@@ -61,19 +63,18 @@ def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
 
     Four reads: one step for σ_1 (the first of its products also takes the survey), one from there for the triplets.
     """
-    matrix = run.matrix
-    n1, n2 = matrix.shape
-    none_1, none_2 = np.zeros((n1, 0)), np.zeros((n2, 0))
+    matrix, (n1, n2) = run.matrix, run.matrix.shape
 
     def first_product(A: Any) -> Any:
-        result = matrix.run_pass(none_1, none_2, everything(), A=A, B=none_1, energy=True)
+        result = half_pass(matrix, None, everything(), A=A, energy=True)
         run.take_survey(checked_survey(matrix, result))
         return result.CA
 
     def first_adjoint_product(B: Any) -> Any:
-        return matrix.run_pass(none_1, none_2, everything(), A=none_2, B=B.conj()).CtB.conj()
+        return half_pass(matrix, None, everything(), B=B.conj()).CtB.conj()
 
     basis = random_basis(n2, min(rank + OVERSAMPLING, n1), run.rng)
     rough = leading_svd(first_product, first_adjoint_product, basis)
     threshold = ratio * float(rough.values[0])
-    return HardThresholded(matrix, none_1, none_2, threshold, run.survey.observed).svd(rough.V)[0], threshold
+    nothing = np.zeros((n1, 0)), np.zeros((n2, 0))
+    return thresholded_svd(matrix, nothing, threshold, run.survey.observed, rough.V)[0], threshold

@@ -31,12 +31,10 @@ import numpy as np
 
 from lrpca.core.factors import orthonormal, product_norm
 from lrpca.core.influence import everything, levels
-from lrpca.core.passes import Pass
-from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
-from lrpca.solvers.cross import Band
+from lrpca.solvers.cross import Cross, read_cross
 from lrpca.solvers.options import choice, number
-from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis, widened
+from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, half_pass, leading_svd, random_basis, widened
 from lrpca.solvers.run import Run
 
 # The first threshold, in units of the median of |Y|.
@@ -96,44 +94,41 @@ def solve(
         size = np.abs(run.sample.values)
         threshold = _FIRST * float(np.median(size)) or float(size.max(initial=0.0)) or 1.0
         run.settle(estimated=True, threshold=threshold)
-    n1, n2 = run.matrix.shape
     wide = np.promote_types(run.matrix.arithmetic, np.float64)
-    L, R = np.zeros((n1, run.rank), wide), np.zeros((n2, run.rank), wide)
-    cross, basis, shares, reason = None, None, 0.0, "max_iter"
+    L, R = (np.zeros((n, run.rank), wide) for n in run.matrix.shape)
+    sampled, basis, reason = None, None, "max_iter"
     refits, refitted = _REFITS, False
     try:
         for _ in run.iterations():
-            if cross is None or sampling == "resample":
-                if cross is not None:
-                    cross.close()
-                cross = _Cross.drawn(run, oversampling)
-                shares += cross.share
-                basis = orthonormal(R[cross.columns.indices].conj())
-            kept, spread = cross.thresholded(L, R, threshold)
+            if sampled is None or sampling == "resample":
+                if sampled is not None:
+                    sampled.cross.close()
+                sampled = _Sampled.drawn(run, oversampling)
+                basis = orthonormal(R[sampled.cross.columns.indices].conj())
+            kept, spread = sampled.thresholded(L, R, threshold)
             core = _core_svd(kept, run.rank, basis, run.rng)
             basis = core.V
-            step = cross.update(L, R, core.cut(run.rank), threshold)
+            step = sampled.update(L, R, core.cut(run.rank), threshold)
             L, R = step.L, step.R
-            signal = cross.norm_of(L, R) / cross.norm if cross.norm else 1.0
+            signal = sampled.norm_of(L, R) / sampled.norm if sampled.norm else 1.0
             stop = run.record(L, R, threshold=threshold, residual=step.residual, kept=step.kept, signal=signal)
             if stop == "tol" and refitted:
                 # The change of X was that of the refit.
                 refitted, stop = False, None
-            elif stop == "tol" and refits and cross.refit(step, spread):
+            elif stop == "tol" and refits and sampled.refit(step, spread):
                 refits, refitted, stop = refits - 1, True, None
             if stop is not None:
                 # A floor above all of X is made of outliers, not of noise.
-                drowned = stop == "noise_floor" and step.residual > signal
-                reason = "stalled" if drowned else stop
+                reason = "stalled" if stop == "noise_floor" and step.residual > signal else stop
                 break
             threshold = min(threshold, max(gamma * threshold, floor * spread))
     finally:
-        if cross is not None:
-            cross.close()
-    run.matrix.reads += shares
+        if sampled is not None:
+            sampled.cross.close()
     solution = run.end(L, R, reason)
     # Rows and columns without an observed sampled entry are supported by nothing.
-    return solution if cross is None else replace(solution, kept=(cross.observed_by_row, cross.observed_by_column))
+    assert sampled is not None
+    return replace(solution, kept=(sampled.observed_by_row, sampled.observed_by_column))
 
 
 class _Step(NamedTuple):
@@ -148,52 +143,34 @@ class _Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Cross:
+class _Sampled:
     """The sampled rows and columns of Y, and the core they have in common."""
 
-    rows: Band  # (m1, n2)
-    columns: Band  # (m2, n1)
+    cross: Cross
     core: Any  # (m1, m2), NaN where missing
     norm: float  # ‖Y[I, :]‖ + ‖Y[:, J]‖ over observed entries
     observed_by_row: Any  # (n1,) int, of the sampled columns
     observed_by_column: Any  # (n2,) int, of the sampled rows
 
     @classmethod
-    def drawn(cls, run: Run, oversampling: float) -> _Cross:
+    def drawn(cls, run: Run, oversampling: float) -> _Sampled:
         """Draw rows and columns and read them."""
-        matrix = run.matrix
-        rows, columns = (
-            np.sort(run.rng.permutation(n)[: _sample_size(n, run.rank, oversampling)]) for n in matrix.shape
-        )
-        at_rows = Band(matrix.take_rows(rows), rows, True, matrix.unit)
-        at_columns = Band(matrix.take_columns(columns), columns, False, matrix.unit)
-        at_rows.matrix.arithmetic = at_columns.matrix.arithmetic = matrix.arithmetic
-        by_column, by_row = at_columns.first_pass(everything(), None), at_rows.first_pass(everything(), None)
-        part = at_rows.part(columns)
-        core = np.asarray(part.array, np.promote_types(matrix.arithmetic, np.float64))
-        if part.mask is not None:
-            core = np.where(part.mask, core, np.nan)
+        sides = ((n, _sample_size(n, run.rank, oversampling)) for n in run.matrix.shape)
+        cross = read_cross(run.matrix, *(np.sort(run.rng.permutation(n)[:m]) for n, m in sides))
+        by_column, by_row = (band.first_pass(everything(), None) for band in (cross.columns, cross.rows))
+        core = np.asarray(cross.core.array, np.promote_types(run.matrix.arithmetic, np.float64))
+        if cross.core.mask is not None:
+            core = np.where(cross.core.mask, core, np.nan)
         norm = (by_column.norm_D or 0.0) + (by_row.norm_D or 0.0)
-        return cls(at_rows, at_columns, core, norm, by_column.kept_by_column, by_row.kept_by_column)
-
-    def close(self) -> None:
-        """End the threads of the passes."""
-        self.rows.matrix.close()
-        self.columns.matrix.close()
-
-    @property
-    def share(self) -> float:
-        """The share of Y that is read."""
-        (m1, n2), (m2, n1) = self.rows.matrix.shape, self.columns.matrix.shape
-        return (m1 * n2 + m2 * (n1 - m1)) / (n1 * n2)
+        return cls(cross, core, norm, by_column.kept_by_column, by_row.kept_by_column)
 
     def norm_of(self, L: Any, R: Any) -> float:
         """Return ‖X[I, :]‖ + ‖X[:, J]‖."""
-        return product_norm(L[self.rows.indices], R) + product_norm(L, R[self.columns.indices])
+        return product_norm(L[self.cross.rows.indices], R) + product_norm(L, R[self.cross.columns.indices])
 
     def thresholded(self, L: Any, R: Any, threshold: float) -> tuple[Any, float]:
         """Return Y - S on the core, and the spread of its clean residuals."""
-        X = L[self.rows.indices] @ R[self.columns.indices].T
+        X = L[self.cross.rows.indices] @ R[self.cross.columns.indices].T
         size = np.abs(self.core - X)
         # Every so many entries, across rows and columns alike.
         few = size.ravel()[:: max(1, size.size // _MOST_RESIDUALS) | 1]
@@ -206,9 +183,10 @@ class _Cross:
     def update(self, L: Any, R: Any, core: PartialSVD, threshold: float) -> _Step:
         """Return X = C (U Σ V^H)⁺ R by its factors, and the counts of kept entries."""
         U, values, V = core
-        L_I, R_J = L[self.rows.indices], R[self.columns.indices]
-        by_rows = _pass(self.rows.matrix, L_I, R, threshold, U.conj())
-        by_columns = _pass(self.columns.matrix, R_J, L, threshold, V)
+        L_I, R_J = L[self.cross.rows.indices], R[self.cross.columns.indices]
+        level = levels("hard", threshold)
+        by_rows = half_pass(self.cross.rows.matrix, (L_I, R), level, B=U.conj())
+        by_columns = half_pass(self.cross.columns.matrix, (R_J, L), level, B=V)
         # U^H (Y - S)[I, :] and (Y - S)[:, J] V, with Y - S = X + C.
         right, left = R @ (L_I.T @ U.conj()) + by_rows.CtB, L @ (R_J.T @ V) + by_columns.CtB
         least = _ABSENT * float(values[0])
@@ -227,8 +205,8 @@ class _Cross:
         """Refit, in place, the low-inlier rows of L and R; tell whether there were any."""
         found = False
         for factor, band, other, kept, observed in (
-            (step.L, self.columns, step.R[self.columns.indices], step.kept_by_row, self.observed_by_row),
-            (step.R, self.rows, step.L[self.rows.indices], step.kept_by_column, self.observed_by_column),
+            (step.L, self.cross.columns, step.R[self.cross.columns.indices], step.kept_by_row, self.observed_by_row),
+            (step.R, self.cross.rows, step.L[self.cross.rows.indices], step.kept_by_column, self.observed_by_column),
         ):
             share = kept / np.maximum(observed, 1)
             which = np.flatnonzero((share < _LOW_INLIERS * np.median(share)) & (observed > 0))
@@ -252,8 +230,3 @@ def _core_svd(core: Any, rank: int, basis: Any, rng: np.random.Generator) -> Par
     else:
         basis, steps = random_basis(core.shape[1], width, rng), _COLD_STEPS
     return leading_svd(lambda A: core @ A, lambda B: adjoint @ B, basis, steps=steps)
-
-
-def _pass(part: DenseMatrix, L: Any, R: Any, threshold: float, B: Any) -> Pass:
-    """Run a pass for CᵀB alone."""
-    return part.run_pass(L, R, levels("hard", threshold), A=np.zeros((part.shape[1], 0)), B=B)

@@ -110,9 +110,8 @@ class ListedResidual:
         self._over(self._pointers, work, L.shape[1] + 1)
 
     def _levels(self, share: float) -> tuple[Any, Any]:
-        return self._line_levels(share, None, self._pointers), self._line_levels(
-            share, self._order, self._column_pointers
-        )
+        by_row = self._line_levels(share, None, self._pointers)
+        return by_row, self._line_levels(share, self._order, self._column_pointers)
 
     def _line_levels(self, share: float, order: Any, pointers: Any) -> Any:
         """Return the least |D| that T rejects in each row or column."""
@@ -136,13 +135,11 @@ class ListedResidual:
 
         def work(a: int, b: int) -> tuple[float, Any]:
             column_kept = np.zeros(n2, np.int64)
-            square = reject(
-                self._D, self._columns, self._pointers, a, b, row_levels, column_levels, row_kept, column_kept
-            )
-            return square, column_kept
+            lines = self._D, self._columns, self._pointers, a, b
+            return reject(*lines, row_levels, column_levels, row_kept, column_kept), column_kept
 
-        shares = self._over(self._pointers, work, 3)
-        return sum(share[0] for share in shares), row_kept, sum((share[1] for share in shares), np.zeros(n2, np.int64))
+        squares, columns_kept = zip(*self._over(self._pointers, work, 3), strict=True)
+        return sum(squares), row_kept, np.sum(columns_kept, axis=0)
 
     def _over(self, pointers: Any, work: Callable[[int, int], Any], cost: float) -> list[Any]:
         """Map over ranges of rows or columns with about equally many entries."""

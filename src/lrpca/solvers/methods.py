@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import Check
@@ -69,14 +69,12 @@ class Method:
     @property
     def solve(self) -> Callable[..., Solution]:
         """The solver."""
-        function: Callable[..., Solution] = self._module().solve
-        return function
+        return cast("Callable[..., Solution]", self._module().solve)
 
     @property
     def options(self) -> Mapping[str, Check]:
         """The checks of its options, by name."""
-        checks: Mapping[str, Check] = self._module().OPTIONS
-        return checks
+        return cast("Mapping[str, Check]", self._module().OPTIONS)
 
     def defaults(self) -> dict[str, Any]:
         """Return its options as they are when not given; None is found from the data."""
@@ -173,20 +171,12 @@ _ALL = (
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-
-
 # "auto" samples where the sampled rows and columns are at most this part of Y: from about 2700 x 2700 on at rank 5.
 _SAMPLED_PART = 0.3
 
 
 def pays_to_sample(shape: tuple[int, int], rank: int) -> bool:
-    """Tell whether "auto" is "sampled" rather than "lrpca": by shape and rank alone.
-
-    Examples
-    --------
-    >>> pays_to_sample((1000, 1000), 5), pays_to_sample((12000, 12000), 5), pays_to_sample((10**6, 100), 5)
-    (False, True, False)
-    """
+    """Tell whether "auto" is "sampled" rather than "lrpca": by shape and rank alone."""
     from lrpca.solvers.cross import cross_sides
 
     sides = cross_sides(shape, rank, 1.0)
@@ -205,4 +195,4 @@ def find_method(name: Any) -> Method:
 
 def able_to(capability: str) -> str:
     """Return the names of the methods with a capability, for messages."""
-    return ", ".join(method.name for method in _ALL if getattr(method, capability))
+    return ", ".join(name for name, method in METHODS.items() if getattr(method, capability))

@@ -15,6 +15,15 @@ _LARGEST = float(np.finfo(float).max)
 Check = Callable[[str, Any], Any]
 
 
+def _checked(fits: Callable[[Any], bool], convert: Callable[[Any], Any], rule: str) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if fits(value):
+            return convert(value)
+        raise ValueError(f"options[{name!r}]={value!r} is {rule}")
+
+    return check
+
+
 def number(
     *, above: float = -math.inf, least: float = -math.inf, below: float = math.inf, most: float = math.inf
 ) -> Check:
@@ -25,47 +34,28 @@ def number(
         if math.isfinite(bound)
     ]
 
-    def check(name: str, value: Any) -> float:
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    def fits(value: Any) -> bool:
         # Not math.isfinite, which an integer of 400 digits is too much for.
-        if real and abs(value) <= _LARGEST and above < value < below and least <= value <= most:
-            return float(value)
-        raise ValueError(f"options[{name!r}]={value!r} is not a number {' and '.join(bounds)}; give one that is")
+        return is_real(value) and abs(value) <= _LARGEST and above < value < below and least <= value <= most
 
-    return check
+    return _checked(fits, float, f"not a number {' and '.join(bounds)}; give one that is")
 
 
 def integer(least: int) -> Check:
     """Return the check of an integer of at least that size."""
-
-    def check(name: str, value: Any) -> int:
-        if is_integer(value) and value >= least:
-            return int(value)
-        raise ValueError(f"options[{name!r}]={value!r} is not an integer of at least {least}; e.g. {least + 1}")
-
-    return check
+    rule = f"not an integer of at least {least}; e.g. {least + 1}"
+    return _checked(lambda value: is_integer(value) and value >= least, int, rule)
 
 
 def choice(*known: str) -> Check:
     """Return the check of one of some words."""
-
-    def check(name: str, value: Any) -> str:
-        if isinstance(value, str) and value in known:
-            return value
-        raise ValueError(f"options[{name!r}]={value!r} is unknown; use one of {', '.join(known)}")
-
-    return check
+    rule = f"unknown; use one of {', '.join(known)}"
+    return _checked(lambda value: isinstance(value, str) and value in known, str, rule)
 
 
 def flag() -> Check:
     """Return the check of True or False."""
-
-    def check(name: str, value: Any) -> bool:
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        raise ValueError(f"options[{name!r}]={value!r} is not True or False; give one of them")
-
-    return check
+    return _checked(lambda value: isinstance(value, bool | np.bool_), bool, "not True or False; give one of them")
 
 
 def some_of(known: Mapping[str, str], meaning: str) -> Check:
@@ -98,6 +88,11 @@ def check_options(options: Any, checks: Mapping[str, Check], method: str) -> dic
 def is_integer(value: Any) -> bool:
     """Tell whether a value is an integer, and not True or False."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+
+
+def is_real(value: Any) -> bool:
+    """Tell whether a value is a real number, and not True or False."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
 def read_method(text: str, parameter: str) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,6 @@ row or column. Outliers that lie anywhere exceed the overall share in some rows 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,20 +28,14 @@ _RARE = 20
 _FULLEST = 0.9
 
 
-class BlockFit(NamedTuple):
-    """What the default finds in a block of Y: the noise level, and the share of outliers."""
-
-    sigma: float
-    share: float
-
-
 def estimate_outlier_fraction(run: Run) -> float:
     """Return the share of outliers among the observed entries, between 1/n and 0.45, n the longer side of Y."""
-    return min(max(probe_block(run, run.rank).share, 1.0 / max(run.matrix.shape)), _MOST)
+    _, share = probe_block(run, run.rank)
+    return min(max(share, 1.0 / max(run.matrix.shape)), _MOST)
 
 
-def probe_block(run: Run, rank: int) -> BlockFit:
-    """Solve a random block of at most about 400 x 400 entries by the default method.
+def probe_block(run: Run, rank: int) -> tuple[float, float]:
+    """Return the noise level and the share of outliers that the default finds in a block of about 400 x 400 entries.
 
     Entries count as outliers that exceed the outlier threshold of that solution.
     """
@@ -50,7 +43,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     rng = np.random.default_rng(0)  # not the run's: the same estimate with or without a start
     block = _block(matrix, rank, rng)
     if block is None:
-        return BlockFit(0.0, 0.0)
+        return 0.0, 0.0
     rank = min(rank, *block.shape)
     sample = draw_sample(block, rng)
     block.fit_range_to(sample.values)
@@ -67,7 +60,7 @@ def probe_block(run: Run, rank: int) -> BlockFit:
     rounding = rounding_level(matrix.result, scale)
     sigma = residual_core(sizes, rounding, is_complex=matrix.stored.kind == "c").sigma
     level = outlier_threshold(sigma, matrix.stored, rounding, found.change * scale)
-    return BlockFit(sigma, float(np.mean(sizes > level)))
+    return sigma, float(np.mean(sizes > level))
 
 
 def settle_share(run: Run, alpha: float | None, gamma: float | None, observed: float) -> tuple[float, float]:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.core.factors import orthonormal, thin_svd
+from lrpca.core.influence import Levels
+from lrpca.core.passes import Pass
 
 # Columns beyond those wanted: they take the blame for what the iteration has not yet resolved.
 OVERSAMPLING = 5
@@ -38,6 +40,15 @@ class PartialSVD(NamedTuple):
         """Return L = U Σ^½ and R = V̄ Σ^½, so that M ≈ L Rᵀ."""
         root = np.sqrt(self.values)
         return self.U * root, self.V.conj() * root
+
+
+def half_pass(data: Any, factors: Any, level: Levels, *, A: Any = None, B: Any = None, energy: bool = False) -> Pass:
+    """Return a pass at X = L Rᵀ, or zero without `factors`, with C A or CᵀB, or none of them."""
+    none_1, none_2 = (np.zeros((n, 0)) for n in data.shape)
+    L, R = factors or (none_1, none_2)
+    more = {"energy": True} if energy else {}
+    result: Pass = data.run_pass(L, R, level, A=none_2 if A is None else A, B=none_1 if B is None else B, **more)
+    return result
 
 
 def leading_svd(

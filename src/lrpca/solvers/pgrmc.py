@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lrpca.core.passes import Pass
-from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Solution
-from lrpca.solvers.hard import HardThresholded, clean_spread
+from lrpca.solvers.hard import Data, clean_spread, thresholded_svd
+from lrpca.solvers.initialise import Survey
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.options import number
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, random_basis, widened
@@ -59,35 +59,31 @@ def solve(run: Run, *, mu: float = 5.0, decay: float = 0.65, sample: float | Non
     """
     listed = listed_residual_of(run, sample)
     try:
-        if listed is None:
-            data = _Data(run.matrix, run.survey.norm, run.survey.observed)
-        else:
-            data = _Data(listed, listed.norm, listed.observed)
+        data = _Counted(run.matrix, run.survey) if listed is None else _Counted(listed, listed)
         return _iterate(run, data, mu * run.rank, decay, known=sample is None)
     finally:
         if listed is not None:
             listed.close()
 
 
-class _Data(NamedTuple):
+class _Counted(NamedTuple):
     """The entries Ω that count."""
 
-    source: DenseMatrix | ListedResidual
-    norm: float  # ‖Y‖ on Ω
-    observed: float  # p
+    source: Data
+    facts: Survey | ListedResidual  # with ‖Y‖ on Ω and the share p
 
     def svd(self, X: Factors, threshold: float, basis: Any, *, steps: int = _STEPS) -> tuple[PartialSVD, Pass]:
         """Return the leading triplets of X + E / p, E being Y - X where it is below a threshold, and the last pass."""
-        return HardThresholded(self.source, *X, threshold, self.observed).svd(basis, steps=steps, rtol=_RTOL)
+        return thresholded_svd(self.source, X, threshold, self.facts.observed, basis, steps=steps, rtol=_RTOL)
 
 
-def _iterate(run: Run, data: _Data, constant: float, decay: float, *, known: bool) -> Solution:
+def _iterate(run: Run, data: _Counted, constant: float, decay: float, *, known: bool) -> Solution:
     n1, n2 = run.matrix.shape
-    side, entries = math.sqrt(n1 * n2), data.observed * n1 * n2
+    side, entries = math.sqrt(n1 * n2), data.facts.observed * n1 * n2
     L, R = run.start or (np.zeros((n1, 0)), np.zeros((n2, 0)))
     rank = run.rank if run.start else 1
     threshold, svd = _first_threshold(run, data, (L, R), rank, constant / side)
-    before, reason, last = math.inf, "max_iter", None
+    before, reason, last = math.inf, None, None
     for _ in run.iterations():
         basis = widened(svd.V, min(rank + 1 + OVERSAMPLING, n1, n2), run.rng)
         svd, last = data.svd((L, R), threshold, basis)
@@ -96,10 +92,9 @@ def _iterate(run: Run, data: _Data, constant: float, decay: float, *, known: boo
             break
         L, R = svd.cut(rank).factors()
         size, kept = last.norm_C, int(last.kept_by_row.sum())
-        residual = size / data.norm if data.norm else 0.0
-        verdict = run.record(L, R, threshold=threshold, residual=residual, kept=kept / max(1.0, entries))
-        if verdict is not None:
-            reason = verdict
+        residual = size / data.facts.norm if data.facts.norm else 0.0
+        reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept / max(1.0, entries))
+        if reason is not None:
             break
         if size > _FALLING * before:
             if rank < run.rank:
@@ -109,10 +104,10 @@ def _iterate(run: Run, data: _Data, constant: float, decay: float, *, known: boo
         before = size
         least = max(decay * threshold, _LEAST * size / math.sqrt(max(1, kept)))
         threshold = max(constant * svd.value(rank) / side, least)
-    return run.end(L, R, reason, last.kept if last and known else None)
+    return run.end(L, R, reason or "max_iter", last.kept if last and known else None)
 
 
-def _first_threshold(run: Run, data: _Data, X: Factors, rank: int, scale: float) -> tuple[float, PartialSVD]:
+def _first_threshold(run: Run, data: _Counted, X: Factors, rank: int, scale: float) -> tuple[float, PartialSVD]:
     """Return ζ = C σ / √(n1 n2) of what lies below ζ itself, and the triplets for that.
 
     σ is the first that X does not have. With gross outliers, σ of all of Y would be far too large.

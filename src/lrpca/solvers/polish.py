@@ -19,7 +19,7 @@ from lrpca.schedule import default_schedule
 from lrpca.solvers.base import Solution
 from lrpca.solvers.checks.low_inlier_rows import lost_rows
 from lrpca.solvers.initialise import Survey, checked_survey
-from lrpca.solvers.run import Factors, Run
+from lrpca.solvers.run import Factors, Run, padded
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # Half the width of the window in which the density at the cutoff is measured, in units of the cutoff.
@@ -43,11 +43,6 @@ class Polish:
         self._survey: Survey | None = None
         self._kept: Kept | None = None
         self._changes: list[float] = []
-
-    def padded(self, rank: int) -> Factors:
-        """Return the factors with zeros for components that are not there."""
-        more = ((0, 0), (0, rank - self.rank))
-        return np.pad(self.factors[0], more), np.pad(self.factors[1], more)
 
     def is_small(self, change: float) -> bool:
         """Tell whether a relative change of X is within `tol`, or rounding."""
@@ -84,7 +79,7 @@ class Polish:
         change = self._run.history[-1].change or 0.0
         if reason in ("tol", "noise_floor") and self._kept is not None and self._survey is not None:
             reason = "stalled" if lost_rows(self._kept, self._survey) else reason
-        L, R = self.padded(self._run.rank)
+        L, R = padded(*self.factors, self._run.rank)
         return Solution(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
 
     @cached_property
@@ -104,23 +99,19 @@ class Polish:
         inside = float(np.mean(sizes <= level.clip))
         density = float(np.mean(np.abs(sizes - level.cutoff) <= _NEAR * level.cutoff)) / (2 * _NEAR * level.cutoff)
         fall = level.clip * density
+        slope = inside - fall
         if self._run.matrix.stored.kind == "c":
             # Across the direction of a residual the slope is ψ(|d|) / |d|.
             between = (sizes > level.clip) & (sizes <= level.cutoff)
-            across = float(np.sum(level.clip / sizes[between])) / len(sizes)
-            slope = inside + 0.5 * across - 0.5 * fall
-        else:
-            slope = inside - fall
+            slope = inside + 0.5 * float(np.sum(level.clip / sizes[between])) / len(sizes) - 0.5 * fall
         kept = float(np.mean(sizes <= level.cutoff))
         return level, max(slope, _LEAST_SLOPE * kept, _TINY)
 
     def _directions(self, result: Pass, slope: float) -> tuple[Any, Any]:
         assert self._survey is not None
         (L, R), (n1, n2) = self.factors, self._survey.shape
-        by_row, by_column = (
-            slope * np.maximum(counts / length, _LEAST_OBSERVED)[:, None]
-            for counts, length in ((self._survey.observed_by_row, n2), (self._survey.observed_by_column, n1))
-        )
+        shares = self._survey.observed_by_row / n2, self._survey.observed_by_column / n1
+        by_row, by_column = (slope * np.maximum(share, _LEAST_OBSERVED)[:, None] for share in shares)
         dL, dR = result.CA @ pseudo_inverse(gram(R)) / by_row, result.CtB @ pseudo_inverse(gram(L)) / by_column
         return without_double_counting(L, R, dL, dR)
 
@@ -144,11 +135,11 @@ class Polish:
         share = slope * self._survey.observed
         size = product_norm(*self.factors)
         noise = self._thresholds.core.sigma * math.sqrt(self.rank * sum(self._survey.shape) / share) / max(size, _TINY)
-        last = self._changes[-1]
+        left = last = self._changes[-1]
         if self.is_small(last):
             return "tol"
+        # The first pass leaves a small part of what it removed.
         if len(self._changes) > 1:
             rate = min(last / max(self._changes[-2], _TINY), _SLOWEST)
-            return "noise_floor" if last * rate / (1 - rate) <= _NOISE_SHARE * noise else None
-        # The first pass leaves a small part of what it removed.
-        return "noise_floor" if last <= _NOISE_SHARE * noise else None
+            left = last * rate / (1 - rate)
+        return "noise_floor" if left <= _NOISE_SHARE * noise else None

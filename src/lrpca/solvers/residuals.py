@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from lrpca.core.passes import Pass
 from lrpca.solvers.base import Solution
 from lrpca.solvers.initialise import completed
 from lrpca.solvers.listed import ListedResidual
+from lrpca.solvers.options import number
 from lrpca.solvers.outlier_share import settle_share
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, leading_svd, random_basis
 from lrpca.solvers.run import Factors, Run
@@ -28,20 +29,19 @@ _RATHER_NONE = 1.5
 Residual = DenseResidual | ListedResidual
 
 
-class Descent(NamedTuple):
-    """Options of a descent, as `gd` and `scaledgd` document them."""
-
-    alpha: float | None
-    gamma: float | None
-    init: float | None
-    step: float | None
-    sample: float | None = None
+# Options of a descent, as `gd` and `scaledgd` document them: alpha, gamma, init and step.
+DescentOptions = tuple[float | None, float | None, float | None, float | None]
+OPTIONS = {
+    "alpha": number(least=0, below=1),
+    "gamma": number(least=1),
+    "init": number(least=0, below=1),
+    "step": number(above=0),
+}
 
 
 def residual_of(run: Run, sample: float | None = None) -> Residual:
     """Return the residual of a random share of the entries if asked for, else of all observed ones."""
-    listed = listed_residual_of(run, sample)
-    return DenseResidual(run.matrix, run.survey.norm, run.survey.observed) if listed is None else listed
+    return listed_residual_of(run, sample) or DenseResidual(run.matrix, run.survey.norm, run.survey.observed)
 
 
 def listed_residual_of(run: Run, sample: float | None = None) -> ListedResidual | None:
@@ -54,20 +54,21 @@ def listed_residual_of(run: Run, sample: float | None = None) -> ListedResidual 
 def descend(
     run: Run,
     residual: Residual,
-    options: Descent,
+    options: DescentOptions,
     update: Callable[[Any, Any, Pass, float], Factors],
     is_stationary: Callable[[Factors, Factors], bool] = lambda before, after: False,
 ) -> Solution:
     """Iterate ``L, R = update(L, R, pass, step)`` on the pass of E = D - T(D), and close the residual."""
     result, reason = None, "max_iter"
+    alpha, gamma, init, length = options
     try:
-        alpha, share = settle_share(run, options.alpha, options.gamma, residual.observed)
-        L, R = _first_factors(run, residual, (alpha, share), options.init)
+        alpha, share = settle_share(run, alpha, gamma, residual.observed)
+        L, R = _first_factors(run, residual, (alpha, share), init)
         entries = max(1.0, residual.observed * residual.shape[0] * residual.shape[1])
         for _ in run.iterations():
             result = residual.sparsified(L, R, share)
             kept = float(result.kept_by_row.sum()) / entries
-            step = options.step or _STEP / max(kept, _LEAST_KEPT)
+            step = length or _STEP / max(kept, _LEAST_KEPT)
             with np.errstate(over="ignore", invalid="ignore"):
                 new = update(L, R, result, step)
             if not all(np.isfinite(factor).all() for factor in new):
@@ -81,7 +82,7 @@ def descend(
                 break
     finally:
         residual.close()
-    whole = (options.sample or 1.0) == 1.0
+    whole = run.settings.get("sample") in (None, 1.0)
     return run.end(L, R, reason, result.kept if result and whole else None)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lrpca.core.factors import solve_each, thin_svd
+from lrpca.core.factors import thin_svd
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype, observed_entries
+from lrpca.solvers.refit import RIDGE, least_absolute_rows, solve_rows
 
 _BLOCK = 1 << 18
 # Entries that all threads take at a time, and one of them.
@@ -29,27 +30,21 @@ _NEARLY_ALL = 1.5
 # The first and the last attempt, see `lrpca.kernels.regression`.
 _QUICK, _THOROUGH = (0, 1), (1, 2)
 _INFINITE = "Y contains inf; mark missing entries with NaN"
-# Products of two components of one entry that are held at a time.
-_PAIRS = 1 << 20
-_ABSOLUTE_STEPS = 15
-_REDESCENDING_STEPS = 25
+# For complex rows; roundings are of five times the row's median.
+_REDESCENDING_STEPS, _ROUNDINGS = 25, 5 * 64
 # Kept entries of the redescending steps, in units of the row's noise level.
 _KEEP_SIGMAS = 4.0
-_TINY = float(np.finfo(float).tiny)
 # Components this much smaller than the largest are not there (a rank that was too large).
 _ABSENT = 1e-10
 
 
 def robust_coefficients(
-    matrix: DenseMatrix, R: Any, noise: float, *, by_blocks: bool = False, offset: Any = None
+    matrix: DenseMatrix, R: Any, noise: float, *, offset: Any = None
 ) -> Any:  # matrix (m, n2); offset (n2,)
     """Return coefficients (m, r) with which R explains the observed, uncorrupted entries of each row.
 
     `offset` is taken off every row first. `noise` is the fitted noise level, 0 where it is not known: a row's own level
     is never taken below it. The coefficients of a real row depend on that row alone, to the bit.
-
-    Complex rows are fitted `by_blocks`, in NumPy. It is slower, and less eager to explain a row at all: the solvers use
-    it, since a spurious component that explains a row would not be recognised.
     """
     wide = np.promote_types(np.promote_types(matrix.arithmetic, R.dtype), np.float64)
     R = R.astype(wide)
@@ -62,7 +57,7 @@ def robust_coefficients(
         return np.zeros((matrix.shape[0], R.shape[1]), wide)
     Q, back = U[:, there], Vh[there].conj() / sizes[there, None]
     back[:, ~R.any(axis=0)] = 0.0
-    if by_blocks or wide.kind == "c":
+    if wide.kind == "c":
         return _by_blocks(matrix, Q, back, noise, offset)
     return _by_rows(matrix, Q, back, noise, offset)
 
@@ -78,14 +73,14 @@ def _by_rows(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any) 
     threads = Threads()
     try:
         for start, block, mask in matrix.blocks(max(_LEAST_ROWS, _STRETCH // n2)):
+            out = coefficients[start : start + len(block)]
 
-            def work(rows: slice, start: int = start, block: Any = block, mask: Any = mask) -> None:
+            def work(rows: slice, out: Any = out, block: Any = block, mask: Any = mask) -> None:
                 values = _readable(block[rows], None if mask is None else mask[rows])
-                out = coefficients[start + rows.start : start + rows.stop]
-                multiply_rows(components.fit(values), back, out)
+                multiply_rows(components.fit(values), back, out[rows])
 
             count = max(_LEAST_ROWS // 2, _PIECE // n2)
-            pieces = [slice(first, min(len(block), first + count)) for first in range(0, len(block), count)]
+            pieces = [slice(first, first + count) for first in range(0, len(block), count)]
             threads.map(work, pieces, work=_STEPS * block.size * Q.shape[1])
     finally:
         threads.close()
@@ -200,55 +195,18 @@ def _by_blocks(matrix: DenseMatrix, Q: Any, back: Any, noise: float, offset: Any
 
 
 def _regress(values: Any, observed: Any, Q: Any, noise: float) -> Any:
-    size = np.where(observed, np.abs(values), np.nan)
-    # Gross outliers must not decide the start: beyond five times the row's median an entry counts like one there.
-    typical = 5 * row_quantile(size, 0.5)[:, None]
-    weights = np.where(observed, np.minimum(1.0, typical / np.maximum(np.abs(values), typical + _TINY)), 0.0)
-    weights[~weights.any(axis=1)] = observed[~weights.any(axis=1)]
     # Too few entries to tell outliers from the others: all count.
     enough = (observed.sum(axis=1) > 2 * Q.shape[1])[:, None]
     # Residuals below rounding are all the same.
-    floor = np.maximum(noise, 64 * np.finfo(float).eps * typical[:, 0])
-    fit = LeastSquares(Q)
-    coefficients = fit.coefficients(values, weights)
-    for step in range(_ABSOLUTE_STEPS):
-        size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
-        scale = row_quantile(size, 0.5)
-        # Weights 1 / |d|, bounded; the bound falls as the fit settles.
-        bound = np.maximum(scale * 10.0 ** (-step / 3), _TINY)[:, None]
-        weights = np.where(observed, bound / np.maximum(np.nan_to_num(size), bound), 0.0)
-        coefficients = fit.coefficients(values, weights)
+    rounding = _ROUNDINGS * np.finfo(float).eps * row_quantile(np.where(observed, np.abs(values), np.nan), 0.5)
+    coefficients = least_absolute_rows(values, observed, Q)
     for _ in range(_REDESCENDING_STEPS):
         size = np.where(observed, np.abs(values - coefficients @ Q.T), np.nan)
         # 35% of |N(0, 1)| lie below 0.4538; a low quantile, since outliers may fill the upper half.
-        level = np.maximum(row_quantile(size, 0.35) / 0.4538, floor)
+        level = np.maximum(row_quantile(size, 0.35) / 0.4538, np.maximum(noise, rounding))
         kept = np.nan_to_num(size, nan=np.inf) <= _KEEP_SIGMAS * level[:, None]
-        weights = np.where(enough, kept, observed).astype(float)
-        coefficients = fit.coefficients(values, weights)
+        coefficients = solve_rows(values, np.where(enough, kept, observed).astype(float), Q, RIDGE, coefficients)
     return coefficients
-
-
-class LeastSquares:
-    """Weighted least squares on fixed components; products of two components are made once if they are not too many."""
-
-    def __init__(self, Q: Any) -> None:  # Q (n2, r)
-        self._Q, self._conjugate = Q, Q.conj()
-        rank = Q.shape[1]
-        self._tile = max(1, _PAIRS // max(1, rank * rank))
-        self._pairs = self._pairs_of(0) if len(Q) <= self._tile else None
-
-    def coefficients(self, values: Any, weights: Any) -> Any:  # values (m, n2); weights (m, n2)
-        """Return the weighted least-squares coefficients of every row."""
-        rank = self._Q.shape[1]
-        grams = np.zeros((len(values), rank * rank), self._Q.dtype)
-        for start in range(0, len(self._Q), self._tile):
-            pairs = self._pairs_of(start) if self._pairs is None else self._pairs
-            grams += weights[:, start : start + self._tile] @ pairs
-        return solve_each(grams.reshape(-1, rank, rank), (weights * values) @ self._conjugate)
-
-    def _pairs_of(self, start: int) -> Any:
-        part = self._Q[start : start + self._tile]
-        return (part.conj()[:, :, None] * part[:, None, :]).reshape(len(part), -1)
 
 
 def row_quantile(size: Any, share: float) -> Any:  # size (m, n2), NaN where missing

@@ -152,8 +152,7 @@ class Run:
         wide = np.promote_types(self.matrix.arithmetic, np.float64)
         L, R = np.asarray(L, wide), np.asarray(R, wide)
         width = self.problem.rank or max(1, L.shape[1])
-        if L.shape[1] < width:
-            L, R = (np.pad(factor, ((0, 0), (0, width - factor.shape[1]))) for factor in (L, R))
+        L, R = padded(L, R, width)
         change = self.history[-1].change or 0.0 if self.history else 0.0
         return Solution(L, R, self.history, reason, self._survey, kept, None, change, rank=width)
 
@@ -167,14 +166,12 @@ class Run:
         if self._before is None:
             return None
         before_L, before_R = self._before
-        size = product_norm(L, R)
         if before_L.shape == L.shape:
             moved = change_of_product(before_L, before_R, L - before_L, R - before_R)
         else:
             moved = product_distance(L, R, before_L, before_R)
-        if size == 0:
-            return None if moved else 0.0
-        return moved / size
+        size = product_norm(L, R)
+        return moved / size if size else None if moved else 0.0
 
     def _signal(self, L: Any, R: Any) -> float:
         """Return ‖X‖ / ‖Y‖; 1 if Y is zero except for outliers."""
@@ -216,6 +213,12 @@ class Run:
         exact = last.residual <= _NEXT_TO_NOTHING * share
         wrong = not exact and structure_of(self.matrix, *self._before) > STRUCTURED
         return "stalled" if wrong else "noise_floor"
+
+
+def padded(L: Any, R: Any, width: int) -> Factors:
+    """Return the factors with zeros for components that are not there."""
+    more = ((0, 0), (0, max(0, width - L.shape[1])))
+    return np.pad(L, more), np.pad(R, more)
 
 
 def _falls(before: float | None, now: float | None) -> bool:

@@ -29,19 +29,19 @@ import numpy as np
 from lrpca.core.factors import product_norm
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.matrices.sample import Sample, draw_sample, observed_share
+from lrpca.matrices.sample import Sample, draw_sample, grouped, observed_share
 from lrpca.schedule import default_schedule
 from lrpca.solvers.adaptive import solve_adaptive
 from lrpca.solvers.base import Solution, State
 from lrpca.solvers.checks.low_inlier_rows import lost_rows
 from lrpca.solvers.checks.other_fits import structure_of
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge
-from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, draw_cross, regress
+from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, read_cross, regress
 from lrpca.solvers.options import integer
 from lrpca.solvers.polish import Polish
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rules import RULES
-from lrpca.solvers.run import Factors, Run
+from lrpca.solvers.run import Factors, Run, padded
 
 # Passes over Y after which the full method solves Y, if X is not stationary.
 _MOST_PASSES = 4
@@ -123,14 +123,13 @@ class _SampledFit:
 
     def numbers(self) -> dict[str, float | None]:
         """Return the numbers of the first record; without noise the change is that of the regressions."""
-        fits = self.by_row, self.by_column
-        observed, kept = (sum(int(counts.sum()) for counts in pair) for pair in zip(*map(_counts, fits), strict=True))
-        sizes = [math.hypot(*(getattr(fit, name) for fit in fits)) for name in ("residual", "norm")]
+        row, column = self.by_row, self.by_column
+        observed = int(row.observed.sum() + column.observed.sum())
         return {
-            "threshold": max(fit.threshold for fit in fits),
-            "residual": sizes[0] / max(sizes[1], _TINY),
-            "kept": kept / max(1, observed),
-            "change": None if self.peak.is_noise else math.hypot(*(fit.change for fit in fits)),
+            "threshold": max(row.threshold, column.threshold),
+            "residual": math.hypot(row.residual, column.residual) / max(math.hypot(row.norm, column.norm), _TINY),
+            "kept": int(row.kept.sum() + column.kept.sum()) / max(1, observed),
+            "change": None if self.peak.is_noise else math.hypot(row.change, column.change),
         }
 
     def problem(self) -> str | None:
@@ -186,13 +185,10 @@ class _SampledFit:
         return None
 
 
-def _counts(fit: Fit) -> tuple[Any, Any]:
-    return fit.observed, fit.kept
-
-
 def _sampled_fit(run: Run, sides: tuple[int, int]) -> _SampledFit | str:
     """Return the fit to sampled rows and columns, or why it is unreliable."""
-    cross = draw_cross(run.matrix, sides, run.rng)
+    # In groups of neighbours; which ones depends on shape, number and seed only.
+    cross = read_cross(run.matrix, *(grouped(n, m, run.rng) for n, m in zip(run.matrix.shape, sides, strict=True)))
     try:
         sample = draw_sample(cross.core, run.rng, exact=True)
         cross.core.fit_range_to(sample.values)
@@ -256,8 +252,8 @@ def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int
     polish = Polish(run, *fit.factors)
     numbers = fit.numbers()
     stop = run.record(*polish.factors, **numbers)
-    change = numbers["change"]
-    if stop is None and run.tol and polish.is_small(fit.error() if change is None else change):
+    change = fit.error() if numbers["change"] is None else numbers["change"]
+    if stop is None and run.tol and polish.is_small(change):
         stop = "tol"
     may_go_on = passes is None and len(run.history) < run.max_iter
     if stop is None and may_go_on and run.tol and fit.peak.is_noise and polish.rank < run.rank:
@@ -267,7 +263,7 @@ def _polished(run: Run, fit: _SampledFit, iterations: Iterator[int], passes: int
     while stop is None:
         if len(run.history) > most and (passes is not None or run.tol):
             if passes is None and len(run.history) < run.max_iter:
-                return _solve_fully(run, polish.padded(run.rank))
+                return _solve_fully(run, padded(*polish.factors, run.rank))
             break
         if next(iterations, None) is None:
             break
@@ -284,14 +280,8 @@ def _solve_fully(run: Run, start: Factors | None = None) -> Solution:
         assert callback is not None
         return callback(replace(state, iteration=len(before) + state.iteration))
 
-    solution = solve_adaptive(
-        replace(
-            run.problem,
-            schedule=default_schedule(),
-            max_iter=run.max_iter - len(before),
-            callback=None if callback is None else counted_on,
-            start=start,
-        )
-    )
+    seen, left = None if callback is None else counted_on, run.max_iter - len(before)
+    problem = replace(run.problem, schedule=default_schedule(), max_iter=left, callback=seen, start=start)
+    solution = solve_adaptive(problem)
     history = [replace(record, iteration=len(before) + record.iteration) for record in solution.history]
     return replace(solution, history=before + history)

@@ -20,18 +20,16 @@ import numpy as np
 
 from lrpca.core import factors as iteration
 from lrpca.core.passes import Pass
+from lrpca.solvers import residuals
 from lrpca.solvers.base import Solution
 from lrpca.solvers.options import number
-from lrpca.solvers.residuals import Descent, Residual, descend, residual_of
+from lrpca.solvers.residuals import Residual, descend, residual_of
 from lrpca.solvers.run import Factors, Run
 from lrpca.solvers.sparsify import DenseResidual
 from lrpca.solvers.stationarity import SparseThreshold, StationarityTest
 
 OPTIONS = {
-    "alpha": number(least=0, below=1),
-    "gamma": number(least=1),
-    "init": number(least=0, below=1),
-    "step": number(above=0),
+    **residuals.OPTIONS,
     "change": number(least=1e-6, below=1),
 }
 
@@ -60,8 +58,7 @@ def solve(
         outliers lie anywhere: 1.47 for α = 0.1 and 1000 entries. The authors' 2 rejects so many clean entries that it
         fails from α = 0.2 on; a share below that of the fullest row never removes all outliers.
     init : float, optional
-        Share of every row and column that is rejected before the SVD of the start. If not given, nothing, α (as in the
-        paper) or γ α, by the median residual: T_α removes the largest entries of X where outliers are not larger.
+        Share of every row and column that is rejected before the SVD of the start; as in `lrpca.solvers.gd`.
     step : float, optional
         Length η of the step; 0.9 over the share of entries that were kept if not given (the authors: 0.5).
     change : float, optional
@@ -80,7 +77,7 @@ def solve(
     def is_stationary(before: Factors, after: Factors) -> bool:
         return change is not None and test.reached(before, _sparse_threshold(residual, run), after)
 
-    return descend(run, residual, Descent(alpha, gamma, init, step), update, is_stationary)
+    return descend(run, residual, (alpha, gamma, init, step), update, is_stationary)
 
 
 def _sparse_threshold(residual: Residual, run: Run) -> SparseThreshold:

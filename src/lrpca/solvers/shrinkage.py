@@ -101,15 +101,14 @@ def _step(M: Any, basis: Any) -> PartialSVD:
 
 def _full(M: Any) -> PartialSVD:
     n1, n2 = M.shape
-    if max(n1, n2) >= _NARROW * min(n1, n2):
-        # Of V^H from the short side of M, or of its transpose.
-        if n1 >= n2:
-            U, values, Vh = thin_svd(M.astype(_wide(M)))
-            return PartialSVD(U, values, Vh.conj().T)
+    if n1 >= _NARROW * n2:
+        U, values, Vh = thin_svd(M.astype(_wide(M)))
+    elif n2 >= _NARROW * n1:
         V, values, Uh = thin_svd(M.conj().T.astype(_wide(M)))
-        return PartialSVD(Uh.conj().T, values, V)
-    U, values, Vh = svd(M, full_matrices=False)
-    return PartialSVD(*(part.astype(_wide(M)) for part in (U, values.astype(_wide(M)).real, Vh.conj().T)))
+        U, Vh = Uh.conj().T, V.conj().T
+    else:
+        U, values, Vh = svd(M, full_matrices=False)
+    return PartialSVD(U.astype(_wide(M)), values.astype(float), Vh.conj().T.astype(_wide(M)))
 
 
 def _wide(M: Any) -> Any:

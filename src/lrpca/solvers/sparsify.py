@@ -89,10 +89,7 @@ class DenseResidual:
                 return _read_only(rows)
         whole = D.T if self._transposed else D
         for start, block, mask in matrix.blocks(max(1, _PIECE // self.shape[1])):
-            part = whole[start : start + len(block)]
-            part[...] = block
-            if mask is not None:
-                part[~mask] = np.nan
+            whole[start : start + len(block)] = block if mask is None else np.where(mask, block, np.nan)
         return _read_only(D)
 
     def _row_levels(self, Y: Any, L: Any, Rt: Any, share: float) -> Any:
@@ -119,9 +116,8 @@ class DenseResidual:
         width = min(_WIDEST, max(_NARROWEST, _TILE_BYTES // (n1 * scratch.real.itemsize)))
 
         def work(part: tuple[slice, slice]) -> None:
-            _, columns = part
-            buffers = scratch.make(width * n1, n1)
-            column_thresholds(D, columns.start, columns.stop, share, scratch.shift, *buffers, levels)
+            ends = part[1].start, part[1].stop
+            column_thresholds(D, *ends, share, scratch.shift, *scratch.make(width * n1, n1), levels)
 
         self._threads.map(work, partition(D.shape, 1, by_rows=False), work=n1 * n2 * 6.0)
         return levels
@@ -143,10 +139,10 @@ class DenseResidual:
 
         shares = self._threads.map(work, self._parts(B.shape[1]), work=n1 * n2 * (len(At) + B.shape[1] + 3.0))
         wide = np.promote_types(D.dtype, np.float64)
-        EtB = sum((share[0].astype(wide) for share in shares), np.zeros((B.shape[1], n2), wide)).T
-        column_kept = sum((share[1] for share in shares), np.zeros(n2, np.int64))
-        norm = math.sqrt(sum(share[2] for share in shares))
-        return Pass(EA.astype(wide), np.ascontiguousarray(EtB), row_kept, column_kept, norm)
+        products, column_kept, squares = zip(*shares, strict=True)
+        EtB = sum((product.astype(wide) for product in products), np.zeros((B.shape[1], n2), wide)).T
+        norm = math.sqrt(sum(squares))
+        return Pass(EA.astype(wide), np.ascontiguousarray(EtB), row_kept, np.sum(column_kept, axis=0), norm)
 
     def _parts(self, width: int) -> list[tuple[slice, slice]]:
         return partition(self._D.shape, max(1, width), by_rows=True)

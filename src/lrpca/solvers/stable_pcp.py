@@ -84,12 +84,10 @@ def _pursue(run: Run, weight: float, last_mu: float) -> tuple[Any, Any, str]:
     L, R = np.zeros((n1, 0)), np.zeros((n2, 0))
     smooth.step(L, R, math.inf)  # M = Y
     mu = max(last_mu, _FIRST * shrinkage.largest(smooth.M))
-    before_L, before_R = L, R
-    momentum, t = 0.0, 1.0
+    before_L, before_R, momentum, t = L, R, 0.0, 1.0
     for _ in run.iterations():
         # Z = (1 + m) X - m X_before, as one product.
-        left = np.concatenate([(1 + momentum) * L, -momentum * before_L], axis=1)
-        right = np.concatenate([R, before_R], axis=1)
+        left, right = np.hstack([(1 + momentum) * L, -momentum * before_L]), np.hstack([R, before_R])
         norm, kept = smooth.step(left, right, weight * mu)
         svd = shrinkage.apply(smooth.M, mu, _SVD_ACCURACY * mu)
         before_L, before_R = L, R
@@ -163,7 +161,7 @@ def _debiased(run: Run, L: Any, R: Any, level: float) -> tuple[Any, Any]:
 
 def _estimate_noise(run: Run) -> float:
     """Return the noise level of a block of Y, solved with a rank that is surely enough."""
-    fit = probe_block(run, _PROBED_RANK)
+    sigma, _ = probe_block(run, _PROBED_RANK)
     typical = float(run.sample.typical or np.abs(run.sample.values).max(initial=0.0)) or 1.0
     single = run.matrix.arithmetic in (np.float32, np.complex64)
-    return max(fit.sigma, _LEAST_NOISE["single" if single else "double"] * typical)
+    return max(sigma, _LEAST_NOISE["single" if single else "double"] * typical)

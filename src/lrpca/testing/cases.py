@@ -14,6 +14,7 @@ EXACT, NEAR_ORACLE = 1e-5, 1.6
 WRONG, FAR_FROM_ORACLE = 1e-3, 5.0
 
 _BASE: dict[str, Any] = {"shape": (600, 600), "rank": 5, "outlier_fraction": 0.1, "outlier_size": 1.0}
+_SMALL = {"shape": (150, 150)}
 # What makes cases hard, further arguments of `planted` (`given` is the rank to tell the solver), and the share and size
 # of the outliers of each.
 _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...] = (
@@ -30,12 +31,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("gathered", {"placement": "columns", "one_sided": True}, ((0.2, 7),)),
     ("moving blocks", {"placement": "blocks", "one_sided": True}, ((0.05, 10), (0.1, 1), (0.2, 3), (0.2, 10))),
     ("moving blocks", {"placement": "blocks"}, ((0.1, 10),)),
-    ("condition", {"condition": 10}, ((0.1, 1),)),
-    ("condition", {"condition": 100}, ((0.1, 1),)),
-    ("condition", {"condition": 1000}, ((0.1, 1),)),
-    ("condition", {"condition": 10}, ((0.3, 1),)),
-    ("condition", {"condition": 100}, ((0.3, 1),)),
-    ("condition", {"condition": 1000}, ((0.3, 1),)),
+    *(("condition", {"condition": ratio}, ((share, 1),)) for share in (0.1, 0.3) for ratio in (10, 100, 1000)),
     ("rank", {"rank": 1}, ((0.1, 1), (0.5, 1))),
     ("rank", {"rank": 2}, ((0.3, 1),)),
     ("rank", {"rank": 10}, ((0.3, 1),)),
@@ -43,20 +39,19 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("rank", {"rank": 40}, ((0.1, 1), (0.2, 1))),
     ("offset", {"offset": 5.0}, ((0.1, 1), (0.3, 1), (0.1, 10))),
     ("offset", {"offset": 5.0, "noise": 0.05}, ((0.3, 1),)),
-    ("shape", {"shape": (4000, 80), "rank": 5}, ((0.1, 1),)),
+    ("shape", {"shape": (4000, 80)}, ((0.1, 1),)),
     ("shape", {"shape": (4000, 80), "rank": 3}, ((0.3, 10),)),
-    ("shape", {"shape": (80, 4000), "rank": 5}, ((0.1, 1),)),
+    ("shape", {"shape": (80, 4000)}, ((0.1, 1),)),
     ("shape", {"shape": (80, 4000), "rank": 3}, ((0.3, 10),)),
-    ("shape", {"shape": (150, 150), "rank": 5}, ((0.1, 1), (0.3, 1), (0.3, 10))),
-    ("scale", {"scale": 1e-8}, ((0.2, 1),)),
-    ("scale", {"scale": 1e5}, ((0.2, 1),)),
+    ("shape", _SMALL, ((0.1, 1), (0.3, 1), (0.3, 10))),
+    *(("scale", {"scale": scale}, ((0.2, 1),)) for scale in (1e-8, 1e5)),
     ("noise", {"noise": 0.001}, ((0.1, 1),)),
     ("noise", {"noise": 0.01}, ((0.3, 1),)),
     ("noise", {"noise": 0.05}, ((0.1, 10),)),
     ("noise", {"noise": 0.1}, ((0, 1), (0.1, 1), (0.4, 1), (0.3, 10), (0.5, 10), (0.1, 1000))),
     ("noise", {"noise": 0.05, "condition": 10}, ((0.2, 10),)),
     ("noise", {"noise": 0.05, "rank": 20}, ((0.2, 10),)),
-    ("noise", {"noise": 0.1, "shape": (150, 150)}, ((0.2, 10),)),
+    ("noise", {"noise": 0.1, **_SMALL}, ((0.2, 10),)),
     ("noise", {"noise": 0.1, "shape": (4000, 80)}, ((0.2, 10),)),
     ("noise", {"noise": 0.1, "shape": (80, 4000)}, ((0.4, 1),)),
     ("missing entries", {"missing": 0.2}, ((0.1, 1),)),
@@ -65,18 +60,13 @@ _GROUPS: tuple[tuple[str, dict[str, Any], tuple[tuple[float, float], ...]], ...]
     ("missing entries", {"missing": 0.5, "noise": 0.05}, ((0.1, 10),)),
     ("missing entries", {"missing": 0.8, "noise": 0.05}, ((0.1, 10),)),
     ("missing entries", {"missing": 0.5, "condition": 100}, ((0.1, 1),)),
-    ("rank too large", {"given": 6}, ((0.1, 1),)),
-    ("rank too large", {"given": 8}, ((0.1, 1),)),
+    *(("rank too large", {"given": given}, ((0.1, 1),)) for given in (6, 8)),
     ("rank too large", {"given": 10}, ((0.1, 1), (0.3, 10))),
     ("rank too large", {"given": 6, "noise": 0.05}, ((0.1, 1),)),
     ("rank too large", {"given": 10, "noise": 0.05}, ((0.1, 10),)),
     ("rank too large", {"given": 10, "noise": 0.1}, ((0.3, 10),)),
     ("rank too large", {"given": 2, "rank": 1}, ((0.1, 1),)),
-    (
-        "rank too large",
-        {"given": 4, "placement": "rows", "one_sided": True, "shape": (150, 150), "rank": 2},
-        ((0.05, 10),),
-    ),
+    ("rank too large", {"given": 4, "placement": "rows", "one_sided": True, **_SMALL, "rank": 2}, ((0.05, 10),)),
 )
 
 
@@ -158,26 +148,21 @@ def _case(kind: str, share: float, size: float, more: dict[str, Any]) -> Case:
 
 def _name(arguments: dict[str, Any], given: int | None) -> str:
     """Return everything that differs from the plain case, in words."""
-    size = arguments["outlier_size"]
-    sort = "constant " if arguments.get("law") == "constant" else ""
-    side = "one-sided " if arguments.get("one_sided") else ""
-    words = [f"{100 * arguments['outlier_fraction']:g}% {side}{sort}outliers" + (f" x{size:g}" if size != 1 else "")]
-    where = arguments.get("placement", "uniform")
-    if where != "uniform":
-        words[0] += " in moving blocks" if where == "blocks" else f" gathered in {where}"
-    if arguments["shape"] != _BASE["shape"]:
-        words.insert(0, "x".join(map(str, arguments["shape"])))
-    if arguments["rank"] != _BASE["rank"]:
-        words.append(f"rank {arguments['rank']}")
+    size, rank, where = arguments["outlier_size"], arguments["rank"], arguments.get("placement", "uniform")
+    kind = ("one-sided " if "one_sided" in arguments else "") + ("constant " if "law" in arguments else "")
+    outliers = f"{100 * arguments['outlier_fraction']:g}% {kind}outliers" + (f" x{size:g}" if size != 1 else "")
+    outliers += {"uniform": "", "blocks": " in moving blocks"}.get(where, f" gathered in {where}")
+    words = ["x".join(map(str, arguments["shape"]))] if arguments["shape"] != _BASE["shape"] else []
+    words += [outliers, f"rank {rank}"] if rank != _BASE["rank"] else [outliers]
     if given is not None:
-        words.append(f"rank {given} given for {arguments['rank']}")
-    if "condition" in arguments:
-        words.append(f"condition {arguments['condition']:g}")
-    for key in ("noise", "missing"):
+        words.append(f"rank {given} given for {rank}")
+    for key, text, unit in (
+        ("condition", "condition {:g}", 1),
+        ("noise", "{:g}% noise", 100),
+        ("missing", "{:g}% missing", 100),
+        ("offset", "offset x{:g}", 1),
+        ("scale", "scaled to {:g}", 1),
+    ):
         if key in arguments:
-            words.append(f"{100 * arguments[key]:g}% {key}")
-    if "offset" in arguments:
-        words.append(f"offset x{arguments['offset']:g}")
-    if "scale" in arguments:
-        words.append(f"scaled to {arguments['scale']:g}")
+            words.append(text.format(unit * arguments[key]))
     return ", ".join(words)

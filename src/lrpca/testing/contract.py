@@ -87,10 +87,9 @@ class Contract:
     outlier_size: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, names in (("expected", self.expected), ("without", self.without)):
-            unknown = [one for one in names if one not in CHECKS]
-            if unknown:
-                raise ValueError(f"{name}={unknown[0]!r} is no check; use one of {', '.join(CHECKS)}")
+        for argument in ("expected", "without"):
+            for name in getattr(self, argument):
+                _refuse_unknown(argument, name)
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -99,8 +98,7 @@ class Contract:
 
     def check(self, name: str) -> None:
         """Run one of `CHECKS`; raises AssertionError with what was expected and what came."""
-        if name not in CHECKS:
-            raise ValueError(f"name={name!r} is no check; use one of {', '.join(CHECKS)}")
+        _refuse_unknown("name", name)
         try:
             CHECKS[name](self, name)
         except AssertionError as error:
@@ -135,26 +133,16 @@ class Contract:
         assert error <= limit, f"{what} is {error:.3g}, at most {limit:g} was expected"
 
 
-@functools.lru_cache(maxsize=16)
-def _problem(**arguments: Any) -> Problem:
-    return planted(**arguments)
+def _refuse_unknown(argument: str, name: str) -> None:
+    if name not in CHECKS:
+        raise ValueError(f"{argument}={name!r} is no check; use one of {', '.join(CHECKS)}")
+
+
+_problem = functools.lru_cache(maxsize=16)(planted)
 
 
 def _low_rank(answer: Any) -> Any:
     return np.asarray(getattr(answer, "low_rank", answer))
-
-
-def _error_mentions(contract: Contract, Y: Any, words: tuple[str, ...]) -> None:
-    """Expect an error whose message has one of some words."""
-    try:
-        contract.solver(Y, contract.rank)
-    except (ValueError, TypeError) as error:
-        assert any(word in str(error) for word in words), f"{error!r} does not mention {' or '.join(words)}"
-    else:
-        raise AssertionError("an answer came, where a ValueError was expected that says what is not taken")
-
-
-# -------------------------------------------------------------------------------------------- recovery
 
 
 def _recovery(contract: Contract, name: str, **changes: Any) -> None:
@@ -175,19 +163,21 @@ def _rank_too_large(contract: Contract, name: str) -> None:
     contract.expect(name, problem.error(X))
 
 
-def _tall(contract: Contract, name: str) -> None:
-    _recovery(contract, name, shape=(_LONG * min(contract.shape), min(contract.shape)))
+def _narrow(contract: Contract, name: str, rows: int = 1, columns: int = 1) -> None:
+    side = min(contract.shape)
+    _recovery(contract, name, shape=(rows * side, columns * side))
 
 
-def _wide(contract: Contract, name: str) -> None:
-    _recovery(contract, name, shape=(min(contract.shape), _LONG * min(contract.shape)))
-
-
-def _missing_entries(contract: Contract, name: str) -> None:
-    if contract.missing:
-        _recovery(contract, name, missing=0.2)
+def _taken_or_refused(contract: Contract, name: str, taken: str, words: tuple[str, ...], **changes: Any) -> None:
+    """Expect recovery where the contract says that such data are taken, else an error with one of some words."""
+    if getattr(contract, taken):
+        return _recovery(contract, name, **changes)
+    try:
+        contract.solver(contract.problem(**changes).Y, contract.rank)
+    except (ValueError, TypeError) as error:
+        assert any(word in str(error) for word in words), f"{error!r} does not mention {' or '.join(words)}"
     else:
-        _error_mentions(contract, contract.problem(missing=0.2).Y, ("missing", "NaN", "nan"))
+        raise AssertionError("an answer came, where a ValueError was expected that says what is not taken")
 
 
 def _outlying_rows(contract: Contract, name: str) -> None:
@@ -202,9 +192,6 @@ def _outlying_rows(contract: Contract, name: str) -> None:
     contract.expect(name, relative_error(X[good], problem.X[good]), what="the error of X in the other rows")
 
 
-# -------------------------------------------------------------------------------------------- kinds of numbers
-
-
 def _precision(contract: Contract, name: str, dtype: Any) -> None:
     problem = contract.problem(dtype=dtype)
     X = contract.answer(problem.Y)
@@ -212,13 +199,6 @@ def _precision(contract: Contract, name: str, dtype: Any) -> None:
         assert X.dtype == dtype, f"X is of type {X.dtype}, {np.dtype(dtype)} was expected for such data"
     single = max(contract.accuracy, 1e-4) if contract.single is None else contract.single
     contract.expect(name, problem.error(X), single if dtype is np.float32 else None)
-
-
-def _complex_data(contract: Contract, name: str) -> None:
-    if contract.complex_data:
-        _recovery(contract, name, dtype=np.complex128)
-    else:
-        _error_mentions(contract, contract.problem(dtype=np.complex128).Y, ("complex",))
 
 
 def _integers(contract: Contract, name: str) -> None:
@@ -229,9 +209,6 @@ def _integers(contract: Contract, name: str) -> None:
     answer = contract.answer(Y)
     assert answer.dtype.kind == "f", f"X is of type {answer.dtype}, floating-point numbers were expected"
     contract.expect(name, relative_error(answer, X))
-
-
-# -------------------------------------------------------------------------------------------- the same question
 
 
 def _same(contract: Contract, name: str, X: Any, other: Any) -> None:
@@ -272,10 +249,10 @@ def _layouts(contract: Contract, name: str) -> None:
 
 def _input_unchanged(contract: Contract, name: str) -> None:
     for missing in (0.0, 0.2) if contract.missing else (0.0,):
-        problem = contract.problem(missing=missing)
-        Y = problem.Y.copy()
+        before = contract.problem(missing=missing).Y
+        Y = before.copy()
         contract.answer(Y)
-        changed = int(np.count_nonzero(~((problem.Y == Y) | (np.isnan(problem.Y) & np.isnan(Y)))))
+        changed = int(np.count_nonzero(~((before == Y) | (np.isnan(before) & np.isnan(Y)))))
         assert not changed, f"{changed} entries of Y were changed, none was expected to be"
 
 
@@ -283,9 +260,6 @@ def _reproducible(contract: Contract, name: str) -> None:
     Y = contract.problem().Y
     apart = int(np.count_nonzero(contract.answer(Y) != contract.answer(Y)))
     assert not apart, f"{apart} entries of X differ between two runs on the same Y, the same bits were expected"
-
-
-# -------------------------------------------------------------------------------------------- degenerate data
 
 
 def _finite_or_error(contract: Contract, Y: Any, rank: int) -> Any:
@@ -321,13 +295,15 @@ CHECKS: dict[str, Check] = {
     "many outliers": functools.partial(_recovery, outlier_fraction=0.3),
     "unknown rank": _unknown_rank,
     "rank too large": _rank_too_large,
-    "tall": _tall,
-    "wide": _wide,
-    "missing entries": _missing_entries,
+    "tall": functools.partial(_narrow, rows=_LONG),
+    "wide": functools.partial(_narrow, columns=_LONG),
+    "missing entries": functools.partial(
+        _taken_or_refused, taken="missing", words=("missing", "NaN", "nan"), missing=0.2
+    ),
     "outlying rows": _outlying_rows,
     "single precision": functools.partial(_precision, dtype=np.float32),
     "double precision": functools.partial(_precision, dtype=np.float64),
-    "complex data": _complex_data,
+    "complex data": functools.partial(_taken_or_refused, taken="complex_data", words=("complex",), dtype=np.complex128),
     "integers": _integers,
     "scaling": _scaling,
     "transposition": _transposition,

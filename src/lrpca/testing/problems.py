@@ -176,8 +176,7 @@ def planted(
         raise ValueError(f"shape={shape!r} is not a pair of positive integers; e.g. (200, 150)")
     if not is_integer(rank):
         raise ValueError(f"rank={rank!r} is not an integer; e.g. 5")
-    n1, n2 = shape
-    least = 2 if offset else 1
+    (n1, n2), least = shape, 2 if offset else 1
     if not least <= rank <= min(shape):
         raise ValueError(f"rank={rank} is not between {least} and min(shape)={min(shape)}; an offset counts as one")
     for name, number, low in (("noise", noise, 0), ("condition", condition, 1), ("outlier_size", outlier_size, 0)):
@@ -210,10 +209,8 @@ def planted(
     phase = np.exp(2j * np.pi * rng.random(len(where))) if is_complex else 1.0
     S.flat[where] = size * phase * outlier_size * typical
     Y = X + S + noise * typical * normal(n1, n2)
-    observed = np.ones(shape, bool)
-    if missing:
-        observed = rng.random(shape) >= missing
-        Y = np.where(observed, Y, np.nan)
+    observed = rng.random(shape) >= missing if missing else np.ones(shape, bool)
+    Y = np.where(observed, Y, np.nan)
     return Problem(Y.astype(dtype), X, S, observed, rank)
 
 

@@ -122,10 +122,6 @@ def _ill_conditioned(rng: Rng, n1: int, n2: int, rank: int) -> Any:
     return rng.standard_normal((n1, rank)) * spectrum @ rng.standard_normal((rank, n2))
 
 
-def _nonnegative(rng: Rng, n1: int, n2: int, rank: int) -> Any:
-    return rng.gamma(1.0, 1.0, (n1, rank)) @ rng.gamma(1.0, 1.0, (rank, n2))
-
-
 def _smooth(rng: Rng, n1: int, n2: int, rank: int) -> Any:
     def waves(n: int) -> Any:
         return np.cos(np.pi * np.linspace(0, 1, n)[:, None] * np.arange(rank))
@@ -160,19 +156,7 @@ def _sparse_factors(rng: Rng, n1: int, n2: int, rank: int) -> Any:
     return L @ R + 0.3 * np.outer(rng.standard_normal(n1), rng.standard_normal(n2))
 
 
-def _signs(rng: Rng, n1: int, n2: int, rank: int) -> Any:
-    return np.outer(rng.choice([-1.0, 1.0], n1), rng.choice([-1.0, 1.0], n2))
-
-
 # Outliers (rng, Z, share, size) -> Y; what differs from Z is an outlier
-
-
-def _anywhere(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    return Z + size * (rng.random(Z.shape) < share) * rng.uniform(-1, 1, Z.shape)
-
-
-def _one_sided(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    return Z + size * (rng.random(Z.shape) < share) * rng.random(Z.shape)
 
 
 def _in_rows(rng: Rng, Z: Any, share: float, size: float) -> Any:
@@ -222,24 +206,7 @@ def _saturated(rng: Rng, Z: Any, share: float, size: float) -> Any:
     return np.clip(Z, low if rng.random() < 0.5 else -np.inf, high)
 
 
-def _multiplied(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    return np.where(rng.random(Z.shape) < share, rng.choice([0.0, 0.5, 2.0, 10.0]) * Z, Z)
-
-
-def _fill_value(rng: Rng, Z: Any, share: float, size: float) -> Any:
-    """Missing entries coded as one number, which may lie within the data."""
-    return np.where(rng.random(Z.shape) < share, rng.choice([0.0, size, -999.0]), Z)
-
-
 # Noise: its level for every entry (rng, shape) -> broadcastable, and noise of unit level (rng, shape) -> (n1, n2)
-
-
-def _even(rng: Rng, shape: Shape) -> Any:
-    return np.ones((1, 1))
-
-
-def _gaussian(rng: Rng, shape: Shape) -> Any:
-    return rng.standard_normal(shape)
 
 
 def _autoregressive(rng: Rng, shape: Shape) -> Any:
@@ -256,11 +223,6 @@ def _autoregressive(rng: Rng, shape: Shape) -> Any:
 def _row_stretches(rng: Rng, X: Any, share: float) -> Any:
     n1, n2 = X.shape
     return (np.arange(n2) - rng.integers(n2, size=(n1, 1))) % n2 >= share * n2
-
-
-def _large_values(rng: Rng, X: Any, share: float) -> Any:
-    """Not at random: most of the largest values are missing."""
-    return (np.abs(X) < np.quantile(np.abs(X), 1 - share)) | (rng.random(X.shape) < 0.2)
 
 
 def _staircase(rng: Rng, X: Any, share: float) -> Any:
@@ -283,17 +245,17 @@ def _two_surveys(rng: Rng, X: Any, share: float) -> Any:
 LOW_RANK_LAWS: Mapping[str, Callable[[Rng, int, int, int], Any]] = {
     "gaussian factors": _factors,
     "ill-conditioned": _ill_conditioned,
-    "nonnegative": _nonnegative,
+    "nonnegative": lambda rng, n1, n2, rank: rng.gamma(1.0, 1.0, (n1, rank)) @ rng.gamma(1.0, 1.0, (rank, n2)),
     "smooth": _smooth,
     "offset": _offset,
     "clusters": _clusters,
     "diagonal blocks": _blocks,
     "sparse factors": _sparse_factors,
-    "signs": _signs,
+    "signs": lambda rng, n1, n2, rank: np.outer(rng.choice([-1.0, 1.0], n1), rng.choice([-1.0, 1.0], n2)),
 }
 OUTLIER_LAWS: Mapping[str, Callable[[Rng, Any, float, float], Any]] = {
-    "anywhere": _anywhere,
-    "one-sided": _one_sided,
+    "anywhere": lambda rng, Z, share, size: Z + size * (rng.random(Z.shape) < share) * rng.uniform(-1, 1, Z.shape),
+    "one-sided": lambda rng, Z, share, size: Z + size * (rng.random(Z.shape) < share) * rng.random(Z.shape),
     "in rows": _in_rows,
     "in columns": lambda rng, Z, share, size: _in_rows(rng, Z.T, share, size).T,
     "moving blocks": _moving_blocks,
@@ -302,23 +264,27 @@ OUTLIER_LAWS: Mapping[str, Callable[[Rng, Any, float, float], Any]] = {
     "level shifts": _level_shifts,
     "saturated": _saturated,
     "sign flips": lambda rng, Z, share, size: np.where(rng.random(Z.shape) < share, -Z, Z),
-    "multiplied": _multiplied,
-    "fill value": _fill_value,
+    "multiplied": lambda rng, Z, share, size: np.where(
+        rng.random(Z.shape) < share, rng.choice([0.0, 0.5, 2.0, 10.0]) * Z, Z
+    ),
+    # Missing entries coded as one number, which may lie within the data.
+    "fill value": lambda rng, Z, share, size: np.where(rng.random(Z.shape) < share, rng.choice([0.0, size, -999.0]), Z),
 }
 NOISE_LAWS: Mapping[str, tuple[Callable[[Rng, Shape], Any], Callable[[Rng, Shape], Any]]] = {
-    "none": (lambda rng, shape: np.zeros((1, 1)), _gaussian),
-    "gaussian": (_even, _gaussian),
-    "by column": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (1, shape[1])), _gaussian),
-    "by row": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (shape[0], 1)), _gaussian),
-    "t3": (_even, lambda rng, shape: rng.standard_t(3, shape) / np.sqrt(3)),
-    "AR(1)": (_even, _autoregressive),
+    "none": (lambda rng, shape: np.zeros((1, 1)), Rng.standard_normal),
+    "gaussian": (lambda rng, shape: np.ones((1, 1)), Rng.standard_normal),
+    "by column": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (1, shape[1])), Rng.standard_normal),
+    "by row": (lambda rng, shape: 10 ** rng.uniform(-1.5, 0, (shape[0], 1)), Rng.standard_normal),
+    "t3": (lambda rng, shape: np.ones((1, 1)), lambda rng, shape: rng.standard_t(3, shape) / np.sqrt(3)),
+    "AR(1)": (lambda rng, shape: np.ones((1, 1)), _autoregressive),
 }
 GAP_LAWS: Mapping[str, Callable[[Rng, Any, float], Any]] = {
     "none": lambda rng, X, share: np.ones(X.shape, bool),
     "at random": lambda rng, X, share: rng.random(X.shape) >= share,
     "row stretches": _row_stretches,
     "column stretches": lambda rng, X, share: _row_stretches(rng, X.T, share).T,
-    "large values": _large_values,
+    # Not at random: most of the largest values are missing.
+    "large values": lambda rng, X, share: (np.abs(X) < np.quantile(np.abs(X), 1 - share)) | (rng.random(X.shape) < 0.2),
     "staircase": _staircase,
     "two surveys": _two_surveys,
 }

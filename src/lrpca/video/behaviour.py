@@ -88,10 +88,9 @@ def find_dynamic(
     large = np.empty((len(pictures), height, width), np.uint8)
 
     def pieces(i: int) -> Bytes:
-        here, then = np.empty((height, width), np.uint8), np.empty((height, width), np.uint8)
-        candidates(pictures[i].reshape(reference.shape), reference, limit, WEIGHTS, here.reshape(-1))
-        candidates(later[i].reshape(reference.shape), reference, limit, WEIGHTS, then.reshape(-1))
-        eroded, opened = np.empty_like(here), np.empty_like(here)
+        here, then, eroded, opened = np.empty((4, height, width), np.uint8)
+        for picture, found in ((pictures[i], here), (later[i], then)):
+            candidates(picture.reshape(reference.shape), reference, limit, WEIGHTS, found.reshape(-1))
         square_vote(here, _LARGE_REACH, 0.999, eroded)
         square_vote(eroded, _LARGE_REACH + 1, 0.0, large[i])
         square_vote(here, _PIECE_REACH, 0.999, eroded)

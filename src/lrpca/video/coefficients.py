@@ -6,6 +6,7 @@ fitted to them separately. One pass over all frames of the window, whose bytes a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ _PICKED = 2048
 # Residuals above this are left out of the fit of a pixel; ridge on components after the first, in samples.
 _CUT, _RIDGE = 24.0, 4.0
 _FIT_STEPS = 2
-_PASSES = 1
 _ITERATIONS = 40
 _NOTHING, _TINY = 1e-4, 1e-30
 # A change of light affects the whole picture: a component in a smaller share of the pixels is an object.
@@ -104,18 +104,17 @@ def fit_basis(samples: Bytes, coefficients: Floats, before: Floats | None, threa
         start[0] = take_medians(even, threads)[0] / level
     else:
         start[:] = before
-    ridge = np.full(coefficients.shape[1], _RIDGE, np.float32)
-    ridge[0] = 0.0
+    ridge = np.where(np.arange(coefficients.shape[1]) > 0, _RIDGE, 0).astype(np.float32)
     basis = np.empty_like(start)
     threads.map(
-        lambda part: fit_columns(samples, coefficients, start, part[0], part[1], _CUT, _FIT_STEPS, ridge, basis),
+        lambda part: fit_columns(samples, coefficients, start, *part, _CUT, _FIT_STEPS, ridge, basis),
         _column_ranges(samples.shape[1]),
     )
     return basis
 
 
 def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis: Floats) -> tuple[Floats, Floats]:
-    """Refine Rᵀ by passes over the bytes of the window; return it and the coefficients of the samples."""
+    """Refine Rᵀ by a pass over the bytes of the window; return it and the coefficients of the samples."""
     from lrpca.decompose import Arguments, decompose_with_warnings
     from lrpca.schedule import Schedule
 
@@ -124,14 +123,14 @@ def refine_basis(window: Bytes, samples: Bytes, picked: NDArray[np.int64], basis
     rank = R.shape[1]
     if min(window.shape) > 4 * rank and np.linalg.matrix_rank(coefficients) == rank:
         schedule = Schedule(
-            thresholds=[_CUT / 2] * (_PASSES + 1),
-            steps=[1.0] * (_PASSES + 1),
+            thresholds=[_CUT / 2] * 2,
+            steps=[1.0] * 2,
             shape=window.shape,
             rank=rank,
             influence="redescending",
             cutoff=2.0,
         )
-        arguments = Arguments(schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=_PASSES)
+        arguments = Arguments(schedule=schedule, start=(coefficients, R), tol=0.0, max_iter=1)
         result, _ = decompose_with_warnings(window, rank, arguments)
         # The factors come back in another gauge. Going back to the old one lets the next window start from here.
         gauge = least_squares(coefficients, result.L)
@@ -146,9 +145,8 @@ def relight_frames(frames: Bytes, coefficients: Floats, reference: Floats, basis
 
     pictures = np.empty_like(frames)
     changes = np.ascontiguousarray(reference - coefficients, np.float32)
-    threads.map(
-        lambda i: relight(frames[i : i + 1], changes[i : i + 1], basis, pictures[i : i + 1]), range(len(frames))
-    )
+    one_by_one = [slice(i, i + 1) for i in range(len(frames))]
+    threads.map(lambda i: relight(frames[i], changes[i], basis, pictures[i]), one_by_one)
     return pictures
 
 
@@ -156,13 +154,11 @@ def take_medians(pictures: Bytes, threads: Threads) -> tuple[Bytes, Bytes]:
     """Return the median picture (N,), and the median distance from it."""
     from lrpca.kernels.scene import middle_values
 
-    middle, spread = np.empty(pictures.shape[1], np.uint8), np.empty(pictures.shape[1], np.uint8)
-    threads.map(
-        lambda part: middle_values(pictures, part[0], part[1], middle, spread), _column_ranges(pictures.shape[1])
-    )
+    middle, spread = np.empty((2, pictures.shape[1]), np.uint8)
+    threads.map(lambda part: middle_values(pictures, *part, middle, spread), _column_ranges(pictures.shape[1]))
     return middle, spread
 
 
 def _column_ranges(size: int) -> list[tuple[int, int]]:
-    edges = np.linspace(0, size, 4 * thread_count() + 1).astype(int)
-    return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    edges = np.linspace(0, size, 4 * thread_count() + 1).astype(int).tolist()
+    return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -18,7 +18,7 @@ from lrpca.video.coefficients import (
     sample_coefficients,
     take_medians,
 )
-from lrpca.video.sample_buffer import MOST_SAMPLES, SampleBuffer
+from lrpca.video.sample_buffer import SampleBuffer
 from lrpca.video.scene import Bytes, Floats, Scene, allowed_distance
 from lrpca.video.stationary_objects import find_background
 
@@ -41,8 +41,8 @@ class SceneLearner:
         *,
         rank: int,
         sensitivity: float,
-        region: NDArray[np.bool_] | None = None,
-        most_samples: int = MOST_SAMPLES,
+        region: NDArray[np.bool_] | None,
+        most_samples: int,
     ) -> None:
         self.shape = shape
         self.rank = int(rank)
@@ -71,9 +71,8 @@ class SceneLearner:
     def learn(self, window: Bytes | None = None) -> Scene:
         """Fit the scene to the samples, starting from the last one; a window (n, N) refines it."""
         # If fewer components than asked for were found, they are searched again once the samples have doubled.
-        known = 0 if self.scene is None else len(self.scene.basis)
-        before = self.scene
-        if known < self.rank and self._taken - self._searched >= min(self._searched, self.buffer.capacity):
+        before, due = self.scene, self._taken - self._searched >= min(self._searched, self.buffer.capacity)
+        if due and (before is None or len(before.basis) < self.rank):
             before, self._searched = None, self._taken
         self.scene = self._learn(before, window)
         self._new = 0
@@ -162,15 +161,16 @@ class SceneLearner:
         }
         if self.region is not None:
             arrays["region"] = self.region
-        if self.scene is not None:
-            arrays |= {f"scene_{name}": value for name, value in self.scene.arrays().items()}
-        return arrays
+        scene = {} if self.scene is None else self.scene.arrays()
+        return arrays | {f"scene_{name}": value for name, value in scene.items()}
 
     @classmethod
     def from_state(cls, arrays: dict[str, Any]) -> SceneLearner:
         """Return the learner that `state` describes."""
         height, width, channels = (int(k) for k in arrays["shape"])
-        region = arrays.get("region")
+        region, size = arrays.get("region"), height * width * channels
+        if arrays["samples"].shape[1:] != (size,) or (region is not None and region.shape != (height, width)):
+            raise ValueError("the samples or the region are not of the size of the frames; learn the scene again")
         learner = cls(
             (height, width, channels),
             rank=int(arrays["rank"]),
@@ -178,12 +178,6 @@ class SceneLearner:
             region=region,
             most_samples=int(arrays["most_samples"]),
         )
-        if region is not None and region.shape != (height, width):
-            raise ValueError(f"region.shape={region.shape} is not {(height, width)}; learn the scene again")
-        if arrays["samples"].shape[1:] != (height * width * channels,):
-            raise ValueError(
-                f"samples.shape={arrays['samples'].shape} is not that of the frames; learn the scene again"
-            )
         for sample, follower, time in zip(arrays["samples"], arrays["followers"], arrays["times"], strict=True):
             learner.buffer.add(sample, follower, int(time))
         learner.buffer.spacing = int(arrays["spacing"])

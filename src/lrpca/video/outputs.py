@@ -26,7 +26,6 @@ from lrpca.video.writing import ClipWriter, PictureFolder, VideoFile, numbered_p
 _TINT = np.array([255, 48, 32], np.float32)
 _STRENGTH = 0.45
 RESULT, PAGE = "result.json", "report.html"
-_SHARES = ("moving_background", "mean_foreground")
 # Names of what a run may write.
 NAMES = ("background.mp4", "foreground.mp4", "overlay.mp4", "mask.mp4", "mask", RESULT, PAGE)
 
@@ -64,8 +63,7 @@ class Outputs:
         try:
             self._staging.mkdir(parents=True)
             size = (reader.height, reader.width, reader.rate)
-            for name in ("background", "foreground", "overlay"):
-                channels = 3 if name == "overlay" else reader.channels
+            for name, channels in (("background", reader.channels), ("foreground", reader.channels), ("overlay", 3)):
                 self._clips[name] = VideoFile(self._staging / f"{name}.mp4", *size, channels=channels)
             if masks == "video":
                 self._clips["mask"] = VideoFile(self._staging / "mask.mp4", *size, channels=1, lossless=True)
@@ -116,20 +114,19 @@ class Outputs:
             clip.close()
         # On a full disk one of them may be missing.
         self.files = [clip.path.name for clip in self._clips.values() if clip.path.exists()]
-        figures = self._figures(windows, complete=not notes)
-        area = np.asarray(windows.area[: self.n_frames], np.float64)
+        figures, area = self._figures(windows, complete=not notes), windows.area[: self.n_frames]
         report = Report(
             title=self._reader.name,
             n_frames=self.n_frames,
             rate=self._reader.rate,
-            area=area,
+            area=np.asarray(area, np.float64),
             figures=[(name.replace("_", " "), _as_text(name, value)) for name, value in figures.items()],
             notes=notes,
             preview=self._preview.finish(),
             files=[*self.files, RESULT],
         )
         (self._staging / PAGE).write_text(render_page(report), encoding="utf-8")
-        figures |= {"notes": notes, "files": [*self.files, PAGE], "area": [round(float(a), 6) for a in area]}
+        figures |= {"notes": notes, "files": [*self.files, PAGE], "area": [round(a, 6) for a in area]}
         (self._staging / RESULT).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         self.files += [RESULT, PAGE]
 
@@ -203,8 +200,6 @@ def overlay(
 
 
 def _as_text(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name in _SHARES:
+    if name in ("moving_background", "mean_foreground"):
         return f"{100 * value:.2f} %"
-    return str(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
@@ -16,8 +15,6 @@ from numpy.typing import NDArray
 
 from lrpca.report import Number, Page
 from lrpca.video.preview import PreviewContents
-
-__all__ = ["Report", "render_page"]
 
 VIEWS = ("original", "background", "foreground", "mask")  # in the order of the preview, row by row
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the preview, relative to its normal speed
@@ -42,18 +39,7 @@ class Report:
 
 
 def render_page(report: Report) -> str:
-    """Return the page: a complete HTML document of at most 20 MB.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lrpca.video.page import Report, render_page
-    >>> from lrpca.video.preview import PreviewContents
-    >>> nothing = PreviewContents(b"", 25.0, 120, 160, 1, [])
-    >>> page = render_page(Report("Street", 50, 25.0, np.zeros(50), [("rank", "2")], [], nothing))
-    >>> "<h1>Street</h1>" in page
-    True
-    """
+    """Return the page: a complete HTML document of at most 20 MB."""
     area = np.nan_to_num(np.asarray(report.area, np.float64))
     frames = "One frame" if report.n_frames == 1 else f"{report.n_frames:,} frames".replace(",", "\u202f")
     summary = f"{frames}, split into the background and what moves in front of it."
@@ -104,8 +90,7 @@ def _player(report: Report, area: NDArray[np.float64]) -> str:
         f'<i class="dot" style="left:{100 * m.index / last:.2f}%;bottom:calc({100 * m.area / top:.2f}% - 4px)"></i>'
         for m in preview.moments
     ]
-    return _fill(
-        _resource("player_template.html"),
+    return _resource("player_template.html").format(
         ratio=f"{preview.width / preview.height:.5f}",
         views="".join(
             f'<button type="button" data-view="{name}" aria-pressed="false" aria-label="{name.capitalize()}, enlarge"'
@@ -163,9 +148,7 @@ def _opening(report: Report) -> int:
     preview = report.preview
     latest = len(preview.frame_indices) - LEAD * preview.rate
     early = [moment for moment in preview.moments if moment.index / preview.step <= latest]
-    if not early:
-        return 0
-    return round(max(early, key=lambda moment: moment.area).index / preview.step)
+    return round(max(early, key=lambda moment: moment.area).index / preview.step) if early else 0
 
 
 def _scale(area: NDArray[np.float64]) -> tuple[float, list[float]]:
@@ -183,8 +166,7 @@ def _curve(area: NDArray[np.float64], top: float) -> tuple[list[str], bool]:
     height = 100 * (1 - np.maximum.reduceat(area, edges[:-1]) / top)
     middle = (edges[:-1] + edges[1:] - 1) / 2
     place = 1000 * middle / max(1, n - 1)
-    place[0] = 0.0
-    place[-1] = 1000.0 if n > 1 else place[-1]
+    place[0], place[-1] = 0.0, 1000.0 if n > 1 else 0.0
     points = [f"{x:.1f},{y:.2f}" for x, y in zip(place.tolist(), height.tolist(), strict=True)]
     return points if n > 1 else [points[0], f"1000,{points[0].split(',')[1]}"], n > POINTS
 
@@ -220,8 +202,3 @@ def _fraction(speed: float) -> str:
 
 def _resource(name: str) -> str:
     return resources.files("lrpca.video").joinpath(name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, **parts: str) -> str:
-    """Put the parts into a template; braces inside a part stay as they are."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

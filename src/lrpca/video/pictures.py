@@ -134,8 +134,7 @@ class PictureDecoder:
                 f"source={str(file)!r} cannot be read ({describe_error(error)}); check the file and its rights"
             ) from error
         frame = self._decode(file, data)
-        if self._channels is None:
-            self._channels = 3 if has_colour(frame.format) else 1
+        self._channels = self._channels or (3 if has_colour(frame.format) else 1)
         return to_array(frame, channels=self._channels, converter=self._converter)
 
     def _decode(self, file: Path, data: bytes) -> Any:
@@ -168,12 +167,11 @@ def encode_picture(frame: Any, kind: Literal["png", "jpeg"] = "png", *, quality:
     if not 1 <= quality <= 100:
         raise ValueError(f"quality={quality} is not between 1 and 100; use about 85")
     picture = to_frame(check_frame(frame))
+    encoder = av.CodecContext.create("png" if kind == "png" else "mjpeg", "w")
     if kind == "png":
-        encoder = av.CodecContext.create("png", "w")
         # Four times as fast as the default, for a tenth more bytes.
         encoder.options = {"compression_level": "1", "pred": "sub"}
     else:
-        encoder = av.CodecContext.create("mjpeg", "w")
         # A step of 8 is what others call quality 50; their rule gives the rest.
         percent = 5000 / quality if quality < 50 else 200 - 2 * quality
         encoder.qmin = encoder.qmax = int(np.clip(round(percent / 12.5), 2, 31))
@@ -188,7 +186,7 @@ def encode_picture(frame: Any, kind: Literal["png", "jpeg"] = "png", *, quality:
 def check_frame(frame: Any) -> Frame:
     """Return a frame as contiguous uint8, without a copy if nothing changes; raise ValueError for anything else."""
     array = np.asarray(frame)
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3) or 0 in array.shape:
+    if array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,)) or 0 in array.shape:
         raise ValueError(f"frame has shape {array.shape}; use (height, width) or (height, width, 3)")
     if array.dtype == np.bool_:
         return np.where(array, np.uint8(255), np.uint8(0))

@@ -1,7 +1,7 @@
 """One small video that shows a clip and its parts side by side: original | background / foreground | mask.
 
 In one video, the four views stay in step. It is encoded while the frames pass and stays within a fixed number of bytes:
-of a long clip only every ``step``-th frame is kept. The busiest moments of the clip are found at the same time.
+of a long clip only every ``step``-th frame is kept. The busiest moments are pictures of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from lrpca.video.writing import Encoder
 if TYPE_CHECKING:
     from av import VideoFrame
 
-__all__ = ["BusiestMoments", "Moment", "Preview", "PreviewContents", "outline", "tile_size"]
-
 MAX_BYTES = 13_000_000
 MAX_FRAMES = 3000
 # Number of frames kept until the clip has shown that it is as long as announced: a wrong length then costs little.
@@ -47,9 +45,6 @@ BUFFER = 2 * KEYFRAMES
 SCREEN_PRIMARIES, SCREEN_CURVE, SMPTE170M = 1, 13, 6
 
 MOMENTS = 8
-# More candidates than moments, so that enough are left when close ones are dropped.
-CANDIDATES = 64
-SPAN = 8
 THUMBNAIL = 320
 OUTLINE = (255, 92, 20)
 # A thin limb that covers a third of a small pixel still belongs to its outline.
@@ -79,32 +74,7 @@ class PreviewContents:
 
 
 class Preview:
-    """An unfinished preview. Needs the extra ``video``.
-
-    Parameters
-    ----------
-    height, width : int
-        Of the frames.
-    rate : float
-        Frames per second of the clip.
-    n_frames : int or None
-        Expected length of the clip; it may be wrong.
-    folder : path-like
-        Folder of a temporary file, until `finish` or `discard`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from lrpca.video.preview import Preview
-    >>> preview = Preview(60, 80, 25.0, 3, tempfile.mkdtemp())
-    >>> grey = np.full((60, 80), 99, np.uint8)
-    >>> for index in range(3):
-    ...     preview.add(index, grey, grey, grey, grey > 100, 0.0)
-    >>> contents = preview.finish()
-    >>> contents.frame_indices, contents.video[4:8]
-    ([0, 1, 2], b'ftyp')
-    """
+    """An unfinished preview; `n_frames` is the expected length of the clip, `folder` is for a temporary file."""
 
     def __init__(
         self, height: int, width: int, rate: float, n_frames: int | None, folder: str | os.PathLike[str]
@@ -118,7 +88,7 @@ class Preview:
         self._folder = Path(folder)
         self._step, self._n_added = 1, 0
         self._indices: list[int] = []
-        self._moments = BusiestMoments()
+        self._areas: list[float] = []  # of these frames
         self._encoder: Encoder | None = None
 
     def add(
@@ -138,26 +108,28 @@ class Preview:
             self._thin(QUALITY, self._expected)  # the limits are even, so this frame is still one to keep
         if self._encoder is None:
             self._encoder = self._new_encoder(self._expected, QUALITY)
-        tiles = self._tiler.scale(frame, background, foreground, mask != 0)
-        self._encoder.write(self._tiler.join(tiles))
+        self._encoder.write(self._tiler.join(self._tiler.scale(frame, background, foreground, mask != 0)))
         self._indices.append(index)
-        self._moments.offer(index, area, tiles[0], tiles[3])
+        self._areas.append(area)
 
     def finish(self) -> PreviewContents:
         """Complete the video and remove the temporary file."""
+        video, moments, quality = b"", [], QUALITY
         try:
-            quality = QUALITY
-            while (size := self._encoded_bytes()) > MAX_BYTES:
+            while self._encoder is not None:
+                self._encoder.close()
+                size = self._encoder.path.stat().st_size
+                if size <= MAX_BYTES:
+                    video, moments = self._encoder.path.read_bytes(), self._busiest_moments(self._encoder.path)
+                    break
                 quality += 1 + 3 * math.log2(size / MAX_BYTES)  # six steps halve the bytes; the cap does the rest
                 if quality <= WORST_QUALITY:
                     self._encode_again(1, quality, len(self._indices))
                 else:
                     quality = WORST_QUALITY
                     self._thin(quality, len(self._indices) // 2)
-            video = b"" if self._encoder is None else self._encoder.path.read_bytes()
         finally:
             self.discard()
-        moments = self._moments.choose(self._n_added)
         rate = float(self._preview_rate())
         return PreviewContents(video, rate, *self._tiler.tile, self._step, self._indices, moments)
 
@@ -168,12 +140,19 @@ class Preview:
             self._encoder.path.unlink(missing_ok=True)
             self._encoder = None
 
-    def _encoded_bytes(self) -> int:
-        """Complete the file and return its size."""
-        if self._encoder is None:
-            return 0
-        self._encoder.close()
-        return self._encoder.path.stat().st_size
+    def _busiest_moments(self, path: Path) -> list[Moment]:
+        """Return at most `MOMENTS` moments with foreground in the order of time, none close to another."""
+        distance = self._n_added / (2.5 * MOMENTS * self._step)
+        chosen: list[int] = []
+        for k in sorted(np.flatnonzero(self._areas).tolist(), key=lambda k: -self._areas[k]):
+            if len(chosen) < MOMENTS and all(abs(k - other) >= distance for other in chosen):
+                chosen.append(k)
+        chosen.sort()
+        pictures = _pictures_at(path, chosen, self._preview_rate())
+        return [
+            Moment(self._indices[k], self._areas[k], _thumbnail(picture))
+            for k, picture in zip(chosen, pictures, strict=True)
+        ]
 
     def _preview_rate(self) -> Fraction:
         """Return the preview's frames per second: a long clip is played faster, by a power of two."""
@@ -207,13 +186,13 @@ class Preview:
     def _thin(self, quality: float, n_frames: int) -> None:
         """Keep every second of the frames that were kept so far."""
         self._step *= 2
-        self._indices = self._indices[::2]
+        self._indices, self._areas = self._indices[::2], self._areas[::2]
         self._encode_again(2, quality, n_frames)
 
     def _encode_again(self, stride: int, quality: float, n_frames: int) -> None:
         """Encode every ``stride``-th frame of the present video; more may follow, up to ``n_frames``."""
-        assert self._encoder is not None
         old = self._encoder
+        assert old is not None
         try:
             old.close()
             self._encoder = self._new_encoder(n_frames, quality)
@@ -232,9 +211,6 @@ def _decode(path: Path) -> Iterator[VideoFrame]:
         for picture in container.decode(video=0):
             picture.pict_type = av.video.frame.PictureType.NONE  # the new encoder chooses its own keyframes
             yield picture
-
-
-# --- tiles ---------------------------------------------------------------------------------------------------------
 
 
 def tile_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, int]:
@@ -287,62 +263,23 @@ def _planes(picture: VideoFrame) -> list[NDArray[np.uint8]]:
     ]
 
 
-# --- busiest moments -----------------------------------------------------------------------------------------------
+def _pictures_at(path: Path, numbers: list[int], rate: Fraction) -> Iterator[VideoFrame]:
+    """Yield the pictures with these numbers, each searched from the keyframe before it."""
+    with require_av().open(str(path)) as container:
+        stream = container.streams.video[0]
+        for number in numbers:
+            container.seek(round(number / rate / stream.time_base), stream=stream)
+            yield next(picture for picture in container.decode(stream) if round(picture.time * rate) >= number)
 
 
-class BusiestMoments:
-    """Keeps the busiest frame of each of at most `CANDIDATES` stretches of the clip.
-
-    The stretches start short. If there are too many, neighbours are joined. Only the busiest frame of the current
-    stretch is held as pictures, the others as JPEG.
-    """
-
-    def __init__(self) -> None:
-        self._span = SPAN  # frames offered, in one stretch
-        self._offered = 0
-        self._stretches: list[Moment | None] = []
-        self._leader: tuple[int, float, VideoFrame, VideoFrame] | None = None
-
-    def offer(self, index: int, area: float, picture: VideoFrame, mask: VideoFrame) -> None:
-        """Consider one more frame and its mask, of one size; both are kept and must not change afterwards."""
-        if area > (self._leader[1] if self._leader else 0.0):
-            self._leader = (index, area, picture, mask)
-        self._offered += 1
-        if self._offered % self._span == 0:
-            self._end_stretch()
-
-    def choose(self, n_frames: int) -> list[Moment]:
-        """Return at most `MOMENTS` moments with foreground in the order of time, none close to another."""
-        if self._leader is not None:
-            self._end_stretch()
-        distance = n_frames / (2.5 * MOMENTS)
-        chosen: list[Moment] = []
-        for moment in sorted(filter(None, self._stretches), key=lambda m: (-m.area, m.index)):
-            if len(chosen) < MOMENTS and all(abs(moment.index - other.index) >= distance for other in chosen):
-                chosen.append(moment)
-        return sorted(chosen, key=lambda m: m.index)
-
-    def _end_stretch(self) -> None:
-        leader, self._leader = self._leader, None
-        if leader is None:
-            self._stretches.append(None)
-        else:
-            index, area, picture, mask = leader
-            self._stretches.append(Moment(index, area, _thumbnail(picture, mask)))
-        if len(self._stretches) == CANDIDATES:
-            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)
-            self._stretches = [max(pair, key=lambda moment: moment.area if moment else 0.0) for pair in pairs]
-            self._span *= 2
-
-
-def _thumbnail(picture: VideoFrame, mask: VideoFrame) -> bytes:
-    """Return a small picture with the outline of the mask as JPEG."""
-    width = min(THUMBNAIL, picture.width)
-    height = max(1, round(picture.height * width / picture.width))
-    small = picture.reformat(width, height, "rgb24", interpolation="AREA", threads=1).to_ndarray()
-    covered = mask.reformat(width, height, "gray", interpolation="AREA", threads=1).to_ndarray() > COVERED
-    small[outline(covered)] = OUTLINE
-    return encode_picture(small, "jpeg")
+def _thumbnail(tiles: VideoFrame) -> bytes:
+    """Return the original, small and with the outline of the mask, as JPEG."""
+    width = min(THUMBNAIL, tiles.width // 2)
+    height = max(1, round(tiles.height * width / tiles.width))
+    small = tiles.reformat(2 * width, 2 * height, "rgb24", interpolation="AREA", threads=1).to_ndarray()
+    picture = small[:height, :width].copy()
+    picture[outline(small[height:, width:, 1] > COVERED)] = OUTLINE
+    return encode_picture(picture, "jpeg")
 
 
 def outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:  # mask (height, width)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lrpca.video.pictures import Frame
-from lrpca.video.sources import FASTEST, RATE, SLOWEST, BrokenOffError, Source, open_path
 
-__all__ = ["FrameReader", "open_frames"]
-
+RATE = 25.0  # frames a second if the source does not say
+SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is an error in the file
 # Brightness of red, green and blue (ITU-R BT.601, as in FFmpeg), in 65536ths.
 _LUMA = (19595, 38470, 7471)
 
@@ -73,15 +72,25 @@ def open_frames(source: Any, *, grey: bool | None = None, rate: float | None = N
     if rate is not None and not (math.isfinite(rate) and SLOWEST <= rate <= FASTEST):
         raise ValueError(f"rate={rate} is not between {SLOWEST:g} and {FASTEST:g} frames a second; use 25, or None")
     if isinstance(source, str | os.PathLike):
-        return FrameReader(open_path(Path(source), grey), rate)
-    if hasattr(source, "shape"):
-        return FrameReader(_open_frames(*_frames_of_array(source), grey), rate)
-    if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray | dict):
-        n_frames = len(source) if isinstance(source, Sized) else None
-        return FrameReader(_open_frames(iter(source), n_frames, grey), rate)
-    raise ValueError(f"source={type(source).__name__} is not a clip; use a path, an array or a list of frames")
+        from lrpca.video.sources import open_path
+
+        reader = open_path(Path(source), grey)
+    elif hasattr(source, "shape"):
+        reader = _open_frames(*_frames_of_array(source), grey)
+    elif isinstance(source, Iterable) and not isinstance(source, bytes | bytearray | dict):
+        reader = _open_frames(iter(source), len(source) if isinstance(source, Sized) else None, grey)
+    else:
+        raise ValueError(f"source={type(source).__name__} is not a clip; use a path, an array or a list of frames")
+    if rate is not None:
+        reader.rate, reader._keeps_time = float(rate), False
+    return reader
 
 
+class BrokenOffError(Exception):
+    """A source ends too early; the frames before are valid."""
+
+
+@dataclass(eq=False, repr=False)
 class FrameReader:
     """A clip that is read once, from its first frame to its last; see `open_frames`.
 
@@ -103,19 +112,18 @@ class FrameReader:
         Why the source ended too early, or what was left out. The delivered frames are valid.
     """
 
-    def __init__(self, source: Source, rate: float | None = None) -> None:
-        self.name = source.name
-        self.height = source.height
-        self.width = source.width
-        self.channels = source.channels
-        self.rate = source.rate if rate is None else float(rate)
-        self.n_frames = source.n_frames
-        self.times: list[float] = []
-        self.problem: str | None = None
-        self._frames = source.frames
-        self._close = source.close
-        self._keeps_time = rate is None
-        self._closed = False
+    name: str
+    height: int
+    width: int
+    channels: int
+    rate: float
+    n_frames: int | None
+    _frames: Iterator[tuple[float | None, Frame]]  # time in seconds, if known, and frame, valid until the next one
+    _close: Callable[[], object] | None = None
+    _keeps_time: bool = field(default=True, init=False)
+    _closed: bool = field(default=False, init=False)
+    times: list[float] = field(default_factory=list, init=False)
+    problem: str | None = field(default=None, init=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,14 +160,13 @@ class FrameReader:
         """Close the file; nothing can be read afterwards."""
         self._closed = True
         self._frames = iter(())
-        self._close()
+        if self._close is not None:
+            self._close()
 
     def __enter__(self) -> FrameReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def _next(self) -> Frame | None:
@@ -173,16 +180,12 @@ class FrameReader:
         except BrokenOffError as error:
             self.problem = str(error)
             return None
-        self._note(time)
+        if time is None or not self._keeps_time:
+            time = len(self.times) / self.rate
+        if self.times and time <= self.times[-1]:
+            time = self.times[-1] + 1 / self.rate  # a time that goes backwards is wrong
+        self.times.append(time)
         return frame
-
-    def _note(self, time: float | None) -> None:
-        """Store the time of a frame; if it is unknown or goes backwards, one step after the last."""
-        index = len(self.times)
-        follows = index / self.rate if time is None or not self._keeps_time else time
-        if index and follows <= self.times[-1]:
-            follows = self.times[-1] + 1 / self.rate
-        self.times.append(follows)
 
 
 def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
@@ -195,12 +198,12 @@ def _frames_of_array(source: Any) -> tuple[Iterator[Any], int]:
     return (source[index] for index in range(shape[0])), shape[0]
 
 
-def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> Source:
+def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None) -> FrameReader:
     """Check the first frame, and convert each frame when it is read."""
-    nothing = object()
-    first = next(frames, nothing)
-    if first is nothing:
-        raise ValueError("source has no frames; give at least one")
+    try:
+        first = next(frames)
+    except StopIteration:
+        raise ValueError("source has no frames; give at least one") from None
     start = _check_frame(first, 0)
     channels = 1 if (start.ndim == 2 if grey is None else grey) else 3
 
@@ -215,13 +218,13 @@ def _open_frames(frames: Iterator[Any], n_frames: int | None, grey: bool | None)
             yield None, _with_channels(_to_uint8(picture, index), channels)
 
     _to_uint8(start, 0)  # a wrong dtype raises an error at once
-    return Source("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert())
+    return FrameReader("frames", start.shape[0], start.shape[1], channels, RATE, n_frames, convert())
 
 
 def _check_frame(frame: Any, index: int) -> NDArray[Any]:
     """Return a frame as an array (height, width) or (height, width, 3), without transparency."""
     picture = np.asarray(frame)
-    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] not in (1, 3, 4)) or 0 in picture.shape:
+    if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (1,), (3,), (4,)) or 0 in picture.shape:
         found = f"shape {picture.shape}" if picture.dtype.kind in "biuf" else f"type {type(frame).__name__}"
         raise ValueError(f"source has a frame {index} of {found}; use (height, width) or (height, width, 3)")
     if picture.ndim == 2:
@@ -241,18 +244,16 @@ def _to_uint8(picture: NDArray[Any], index: int) -> Frame:
         )
     low, high = int(picture.min()), int(picture.max())
     if low < 0 or high > 255:
-        raise ValueError(
-            f"source has values from {low} to {high} in frame {index}; scale it to 0 ... 255 and convert it with "
-            ".astype(numpy.uint8)"
-        )
+        found = f"values from {low} to {high} in frame {index}"
+        raise ValueError(f"source has {found}; scale it to 0 ... 255 and convert it with .astype(numpy.uint8)")
     return picture.astype(np.uint8)
 
 
 def _with_channels(picture: Frame, channels: int) -> Frame:
     """Make a frame grey or coloured."""
-    if channels == 3:
-        return picture if picture.ndim == 3 else np.broadcast_to(picture[:, :, None], (*picture.shape, 3))
-    if picture.ndim == 2:
+    if picture.ndim == (2 if channels == 1 else 3):
         return picture
+    if channels == 3:
+        return np.broadcast_to(picture[:, :, None], (*picture.shape, 3))
     bright = sum(np.multiply(picture[:, :, k], _LUMA[k], dtype=np.uint32) for k in range(3))
     return np.asarray((bright + 32768) >> 16, np.uint8)

@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lrpca.solvers.options import is_integer, is_real
+from lrpca.video.learning import SceneLearner
 from lrpca.video.reading import open_frames
 from lrpca.video.resolution import Resolution
+from lrpca.video.sample_buffer import MOST_SAMPLES
 
 MOST_COMPONENTS = 10
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+# Frames of more pixels are averaged over squares before they are solved.
+MOST_PIXELS = 480_000
 
 
 @dataclass(frozen=True)
@@ -39,28 +36,40 @@ class Request:
     window: int | None = None  # frames; None: as many as fit into memory
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.rank) or not 1 <= self.rank <= MOST_COMPONENTS:
+        if not is_integer(self.rank) or not 1 <= self.rank <= MOST_COMPONENTS:
             raise ValueError(
                 f"rank={self.rank!r} is not a whole number from 1 to {MOST_COMPONENTS}; 2 suits most scenes"
             )
-        if not _is_real(self.sensitivity) or not 0.1 <= self.sensitivity <= 10:
+        if not is_real(self.sensitivity) or not 0.1 <= self.sensitivity <= 10:
             raise ValueError(
                 f"sensitivity={self.sensitivity!r} is not a number from 0.1 to 10; 1 is the default, more marks more"
             )
-        if self.downscale is not None and (not _is_whole(self.downscale) or self.downscale < 1):
+        if self.downscale is not None and (not is_integer(self.downscale) or self.downscale < 1):
             raise ValueError(f"downscale={self.downscale!r} is not a whole number from 1; 2 halves width and height")
-        if self.window is not None and (not _is_whole(self.window) or self.window < 2):
+        if self.window is not None and (not is_integer(self.window) or self.window < 2):
             raise ValueError(
                 f"window={self.window!r} is not a whole number of frames from 2; leave it out to fit the memory"
             )
 
-    def resolution(self, height: int, width: int) -> Resolution:
-        """Return the resolution of the solution for frames of this size."""
+    def begin(
+        self, height: int, width: int, channels: int, *, most_samples: int = MOST_SAMPLES
+    ) -> tuple[Resolution, NDArray[np.bool_] | None, SceneLearner]:
+        """Return the resolution of the solution, where objects are marked, and the learner, for frames of this size."""
         if self.downscale is not None and self.downscale > min(height, width):
             raise ValueError(
                 f"downscale={self.downscale} leaves nothing of frames of {width}x{height}; use a smaller one"
             )
-        return Resolution.choose(height, width, self.downscale)
+        smallest = max(1, math.ceil(math.sqrt(height * width / MOST_PIXELS)))
+        resolution = Resolution(height, width, self.downscale or smallest)
+        region = self.region(height, width)
+        learner = SceneLearner(
+            (*resolution.solved_size, channels),
+            rank=self.rank,
+            sensitivity=self.sensitivity,
+            region=resolution.reduce_region(region),
+            most_samples=most_samples,
+        )
+        return resolution, region, learner
 
     def region(self, height: int, width: int) -> NDArray[np.bool_] | None:  # (height, width)
         """Return where objects are marked, or None for everywhere."""
@@ -80,7 +89,7 @@ def check_learning_rate(rate: Any) -> float | None:
     """Return the learning rate of a live frame; None and negative numbers are automatic, as in OpenCV."""
     if rate is None:
         return None
-    if not _is_real(rate) or not math.isfinite(rate) or rate > 1:
+    if not is_real(rate) or not math.isfinite(rate) or rate > 1:
         raise ValueError(f"learning_rate={rate!r} is not a number from 0 to 1; 0 freezes, None is automatic")
     return None if rate < 0 else float(rate)
 

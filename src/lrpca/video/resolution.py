@@ -13,8 +13,6 @@ from lrpca.video.coefficients import fit_basis
 from lrpca.video.sample_buffer import SampleBuffer
 from lrpca.video.scene import Bytes, Floats, Scene
 
-# Frames of more pixels are averaged over squares before they are solved.
-MOST_PIXELS = 480_000
 # Full-size frames that the full-size background is fitted to.
 _SAMPLES = 24
 # It is fitted again with the scene, or when so many samples are new.
@@ -28,11 +26,6 @@ class Resolution:
     height: int
     width: int
     factor: int
-
-    @classmethod
-    def choose(cls, height: int, width: int, factor: int | None) -> Resolution:
-        """Return the resolution for a factor; None stands for the smallest one that leaves `MOST_PIXELS`."""
-        return cls(height, width, factor or max(1, math.ceil(math.sqrt(height * width / MOST_PIXELS))))
 
     @property
     def solved_size(self) -> tuple[int, int]:
@@ -109,4 +102,4 @@ class FullSize:
         missing = small.reshape(coarse.shape).astype(np.int16) - coarse
         sharp += np.asarray(self._resolution.enlarge(missing), np.int16)
         picture = np.clip(np.rint(sharp), 0, 255).astype(np.uint8)
-        return np.asarray(picture if self._shape[2] > 1 else picture[:, :, 0], np.uint8)
+        return np.asarray(picture.reshape(*picture.shape[:2], *small.shape[2:]), np.uint8)

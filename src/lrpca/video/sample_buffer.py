@@ -60,11 +60,8 @@ class SampleBuffer:
 
     def follow(self, frame: Bytes, time: int) -> None:
         """Make a frame the follower of the sample `FOLLOWS_AFTER` frames before it, if there is one."""
-        for k in range(len(self.times) - 1, -1, -1):
-            if self.times[k] <= time - FOLLOWS_AFTER:
-                if self.times[k] == time - FOLLOWS_AFTER:
-                    self.followers[k] = frame
-                return
+        if time - FOLLOWS_AFTER in self.times:
+            self.followers[self.times.index(time - FOLLOWS_AFTER)] = frame
 
     @property
     def filled(self) -> tuple[Bytes, Bytes]:

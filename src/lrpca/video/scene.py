@@ -43,6 +43,8 @@ _HALO_GREY = np.array([2, 0.2, 0, 0], np.float32)
 _SHADOW_COLOUR = np.array([0.6, 14.0, 6.0], np.float32)
 # In grey it must be softer, because many dark objects would pass for shadows.
 _SHADOW_GREY = np.array([0.75, 14.0, 6.0], np.float32)
+_COLOUR = (_ALIKE_COLOUR, _RARE_COLOUR, _SHADOW_COLOUR, _HALO_COLOUR)
+_GREY = (_ALIKE_GREY, _RARE_GREY, _SHADOW_GREY, _HALO_GREY)
 # Smaller objects are removed and smaller holes are filled; shares of the picture.
 _SMALLEST, _LARGEST_HOLE = 6e-4, 2.6e-3
 # In a large picture objects may be smaller than that share: the limit grows with the root of its pixels.
@@ -83,8 +85,8 @@ class Scene:
     def background(self, coefficients: Floats) -> Bytes:
         """Return the background for the coefficients of a frame (height, width[, 3])."""
         picture = np.clip(np.rint(coefficients @ self.basis), 0, 255).astype(np.uint8)
-        shape = (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
-        return np.asarray(picture.reshape(shape), np.uint8)
+        colours = () if self.channels == 1 else (self.channels,)
+        return np.asarray(picture.reshape(self.height, self.width, *colours), np.uint8)
 
     def masks(
         self,
@@ -109,9 +111,10 @@ class Scene:
         from lrpca.kernels.scene import mark_frame
 
         picture = np.empty(self.reference.shape, np.uint8)
-        raw, near = np.empty((self.height, self.width), np.uint8), np.empty((self.height, self.width), np.uint8)
+        raw, near = np.empty((2, self.height, self.width), np.uint8)
         square_vote(self.dynamic.astype(np.uint8), _REACH, 0.0, near)
         lonely = 1 - near.reshape(-1)
+        alike, rare, shadow, halo = _GREY if self.channels == 1 else _COLOUR
         weight = np.where(self.dynamic, np.float32(_DYNAMIC_WEIGHT), np.float32(1.0))
         for i in block:
             mark_frame(
@@ -125,12 +128,12 @@ class Scene:
                 lonely,
                 self.samples,
                 self.counts,
-                _radius2(self.channels, self.noise),
+                int(alike**2 * (1 + (self.noise / _FLOOR_COLOUR) ** 2)),
                 _QUIET_WEIGHT,
-                (_RARE_GREY if self.channels == 1 else _RARE_COLOUR) * self.sensitivity,
+                rare * self.sensitivity,
                 _REACH,
-                _SHADOW_GREY if self.channels == 1 else _SHADOW_COLOUR,
-                _HALO_GREY if self.channels == 1 else _HALO_COLOUR,
+                shadow,
+                halo,
                 self.height,
                 self.width,
                 picture,
@@ -180,11 +183,6 @@ def allowed_distance(
     if region is not None:
         limit[~region] = np.inf
     return limit
-
-
-def _radius2(channels: int, noise: float) -> int:
-    alike = _ALIKE_GREY if channels == 1 else _ALIKE_COLOUR
-    return int(alike**2 * (1 + (noise / _FLOOR_COLOUR) ** 2))
 
 
 def _finish(raw: Bytes, weight: Floats, mask: Bytes, clean: bool) -> None:

@@ -94,10 +94,10 @@ class Separation:
         if not -self.n_frames <= frame < self.n_frames:
             raise IndexError(f"frame={frame} is not in a clip of {self.n_frames} frames; count from 0")
         frame %= self.n_frames
-        known = [scene for first, scene in self.scenes if first <= frame]
-        if not known:
+        scene = next((scene for first, scene in reversed(self.scenes) if first <= frame), None)
+        if scene is None:
             raise ValueError(f"frame={frame} has its background in the folder only; read it from background.mp4")
-        picture = known[-1].background(self.coefficients[frame, : len(known[-1].basis)])
+        picture = scene.background(self.coefficients[frame, : len(scene.basis)])
         return np.asarray(Resolution(self.height, self.width, self.downscale).enlarge(picture), np.uint8)
 
 
@@ -195,7 +195,7 @@ def separate(
             notes.append(reader.problem)
         if outputs is not None:
             outputs.close(windows, notes)
-    ranks = [part.shape[1] for part in windows.coefficients]
+    rank = max(part.shape[1] for part in windows.coefficients)
     return Separation(
         name=reader.name,
         n_frames=windows.done,
@@ -206,9 +206,7 @@ def separate(
         area=np.asarray(windows.area, np.float32),
         masks=np.concatenate(kept).view(bool) if outputs is None else None,
         # The coefficients that a scene of lower rank lacks are zero.
-        coefficients=np.concatenate(
-            [np.pad(part, ((0, 0), (0, max(ranks) - part.shape[1]))) for part in windows.coefficients]
-        ),
+        coefficients=np.vstack([np.pad(part, ((0, 0), (0, rank - part.shape[1]))) for part in windows.coefficients]),
         scenes=windows.scenes,
         downscale=windows.resolution.factor,
         seconds=time.perf_counter() - began,

@@ -134,10 +134,8 @@ class Separator:
             "n_frames": np.array(self.n_frames),
             "next_learning": np.array(self._next_learning),
         }
-        if self._region is not None:
-            state["region"] = self._region
-        if self._coefficients is not None:
-            state["coefficients"] = self._coefficients
+        optional = {"region": self._region, "coefficients": self._coefficients}
+        state |= {name: value for name, value in optional.items() if value is not None}
         with replacing(with_ending(path, ".npz")) as temporary, open(temporary, "wb") as file:
             np.savez(file, **state, **{f"learner_{k}": v for k, v in self._learner.state().items()})
 
@@ -173,9 +171,9 @@ class Separator:
         picture = np.asarray(frame)
         if picture.dtype != np.uint8:
             raise ValueError(f"frame.dtype={picture.dtype} is not uint8; convert the frame to bytes first")
-        if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] not in (1, 3)) or not picture.size:
+        if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (1,), (3,)) or not picture.size:
             raise ValueError(f"frame.shape={picture.shape} is no picture; pass (height, width) or (height, width, 3)")
-        if picture.ndim == 3 and picture.shape[2] == 1:
+        if picture.shape[2:] == (1,):
             picture = picture[:, :, 0]
         if self._learner is not None and picture.shape != self._shape:
             raise ValueError(
@@ -185,17 +183,10 @@ class Separator:
 
     def _begin(self, shape: tuple[int, ...]) -> SceneLearner:
         """Set up everything for frames of a shape."""
-        height, width = shape[:2]
-        resolution, region = self._request.resolution(height, width), self._request.region(height, width)
-        self._shape, self._resolution, self._region = shape, resolution, region
-        self._learner = SceneLearner(
-            (*resolution.solved_size, 3 if len(shape) == 3 else 1),
-            rank=self.rank,
-            sensitivity=self.sensitivity,
-            region=resolution.reduce_region(region),
-            most_samples=_SAMPLES,
-        )
-        return self._learner
+        height, width, channels = (*shape, 1)[:3]
+        found = self._request.begin(height, width, channels, most_samples=_SAMPLES)
+        self._shape, (self._resolution, self._region, self._learner) = shape, found
+        return found[2]
 
     def _learn(self, learner: SceneLearner, row: Bytes, rate: float | None) -> None:
         """Take the frame as a sample if one is due, and learn the scene again if that is due."""

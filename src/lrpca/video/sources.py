@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,36 +19,17 @@ from lrpca.video.pictures import (
     require_av,
     to_array,
 )
+from lrpca.video.reading import FASTEST, RATE, SLOWEST, BrokenOffError, FrameReader
 
 if TYPE_CHECKING:
     from av import VideoFrame
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-RATE = 25.0  # frames a second if the source does not say
 COVER = 0x400  # FFmpeg's mark of a picture that belongs to a song
-SLOWEST, FASTEST = 1e-3, 1e4  # a rate beyond these is an error in the file
 
 
-class BrokenOffError(Exception):
-    """A source ends too early; the frames before are valid."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """An open clip."""
-
-    name: str
-    height: int
-    width: int
-    channels: int  # 1 or 3
-    rate: float  # frames a second
-    n_frames: int | None  # as the source announces it
-    frames: Iterator[tuple[float | None, Frame]]  # time in seconds, if known, and frame, valid until the next one
-    close: Callable[[], object] = lambda: None
-
-
-def open_path(path: Path, grey: bool | None) -> Source:
+def open_path(path: Path, grey: bool | None) -> FrameReader:
     """Open a video file, a folder of pictures, or a picture, and decode the first frame."""
     if not path.exists():
         raise FileNotFoundError(f"source={str(path)!r} does not exist; check the name and the folder")
@@ -62,11 +42,8 @@ def open_path(path: Path, grey: bool | None) -> Source:
 
 def _pictures_in(folder: Path) -> list[Path]:
     """Return the picture files of a folder in natural order: frame2 before frame10."""
-    files = [
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in PICTURE_ENDINGS and not file.name.startswith(".") and file.is_file()
-    ]
+    shown = (file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = [file for file in shown if file.suffix.lower() in PICTURE_ENDINGS]
     if not files:
         raise ValueError(
             f"source={str(folder)!r} is a folder without pictures; name a video file, or a folder of "
@@ -81,7 +58,7 @@ def _natural(file: Path) -> tuple[list[tuple[int, str]], str]:
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)], file.name
 
 
-def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> Source:
+def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> FrameReader:
     """Open a clip of one picture per frame."""
     decoder = PictureDecoder(grey)
     first = decoder.decode(files[0])
@@ -99,10 +76,10 @@ def _open_pictures(path: Path, files: list[Path], grey: bool | None) -> Source:
             yield None, picture
 
     channels = 1 if first.ndim == 2 else 3
-    return Source(path.name, shape[0], shape[1], channels, RATE, len(files), decode())
+    return FrameReader(path.name, shape[0], shape[1], channels, RATE, len(files), decode())
 
 
-def _open_video(path: Path, grey: bool | None) -> Source:
+def _open_video(path: Path, grey: bool | None) -> FrameReader:
     """Open a video file and decode its first frame, which is more reliable than the header."""
     av = require_av()
     container = _open_container(av, path)
@@ -137,9 +114,8 @@ def _open_video(path: Path, grey: bool | None) -> Source:
             yield time, to_array(frame, channels=channels, converter=converter)
 
     height, width = picture.shape[:2]
-    return Source(
-        path.name, height, width, channels, rate, _announced(container, stream, rate), convert(), container.close
-    )
+    n_frames = _announced(container, stream, rate)
+    return FrameReader(path.name, height, width, channels, rate, n_frames, convert(), container.close)
 
 
 def _open_container(av: Any, path: Path) -> InputContainer:
@@ -179,9 +155,7 @@ def _duration(container: InputContainer, stream: VideoStream) -> float | None:
     """Return how many seconds a stream says it lasts; the length of the file counts only for a single stream."""
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
-    if container.duration is not None and len(container.streams) == 1:
-        return container.duration / 1e6
-    return None
+    return container.duration / 1e6 if container.duration is not None and len(container.streams) == 1 else None
 
 
 def _announced(container: InputContainer, stream: VideoStream, rate: float) -> int | None:

@@ -43,8 +43,7 @@ def find_background(
     appearances = _appearances(pictures, stretches, threads).reshape(stretches, height * width, -1)
     usual = majority.reshape(height * width, -1)
     changing = np.flatnonzero((np.ptp(appearances, axis=0) > _DIFFERENT).any(axis=1))
-    early = _Alternative(appearances[:, changing], usual[changing])
-    late = _Alternative(appearances[::-1, changing], usual[changing])
+    early, late = (_Alternative(order[:, changing], usual[changing]) for order in (appearances, appearances[::-1]))
     # The last appearance is considered where the first one is the usual one.
     late.differs &= ~early.differs
     chosen = usual.copy()
@@ -58,8 +57,7 @@ class _Alternative:
 
     def __init__(self, appearances: NDArray[np.uint8], usual: NDArray[np.uint8]) -> None:
         self.appearance, found, when = _first_appearances(appearances)  # (q, channels)
-        differs = (np.abs(self.appearance.astype(np.int16) - usual) > _DIFFERENT).any(axis=1)
-        self.differs = found & differs  # (q,): whether there is another one
+        self.differs = found & ~_alike(self.appearance[None], usual)[0]  # (q,): whether there is another one
         # (q,): whether it is seen both before and after all of the usual one
         self.surrounds = self.differs & _surrounds(when, _alike(appearances, usual))
         self.lasted = when.mean(axis=0)  # (q,): share of the time
@@ -78,8 +76,7 @@ def _choose(
     places = changing[other.differs]
     if not len(places):
         return
-    appearance, surrounds = other.appearance[other.differs], other.surrounds[other.differs]
-    lasted = other.lasted[other.differs]
+    appearance, surrounds, lasted = (part[other.differs] for part in (other.appearance, other.surrounds, other.lasted))
     candidate = usual.copy()
     candidate[places] = appearance
     for members, outline in _regions(places, *size):
@@ -95,7 +92,6 @@ def _appearances(pictures: NDArray[np.uint8], stretches: int, threads: Threads) 
 
     edges = np.linspace(0, len(pictures), stretches + 1).round().astype(int)
     appearances = np.empty((stretches, pictures.shape[1]), np.uint8)
-
     threads.map(lambda k: few_middle_values(pictures[edges[k] : edges[k + 1]], appearances[k]), range(stretches))
     return appearances
 
@@ -104,8 +100,7 @@ def _alike(
     appearances: NDArray[np.uint8],  # (stretches, q, channels)
     appearance: NDArray[np.uint8],  # (q, channels)
 ) -> NDArray[np.bool_]:  # (stretches, q)
-    near: NDArray[np.bool_] = (np.abs(appearances.astype(np.int16) - appearance) <= _DIFFERENT).all(axis=2)
-    return near
+    return np.asarray((np.abs(appearances.astype(np.int16) - appearance) <= _DIFFERENT).all(axis=2))
 
 
 def _first_appearances(
@@ -126,8 +121,7 @@ def _surrounds(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np
     """Tell for every column (stretches, q) whether `outer` is seen both before and after all of `inner`."""
     earlier = outer.argmax(axis=0) < inner.argmax(axis=0)
     later = outer[::-1].argmax(axis=0) < inner[::-1].argmax(axis=0)
-    both: NDArray[np.bool_] = earlier & later & inner.any(axis=0)
-    return both
+    return np.asarray(earlier & later & inner.any(axis=0))
 
 
 def _regions(places: NDArray[np.intp], height: int, width: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lrpca.video.learning import SceneLearner
 from lrpca.video.reading import FrameReader
 from lrpca.video.request import Request
 from lrpca.video.resolution import FullSize
@@ -39,22 +39,15 @@ class Windows:
     """
 
     def __init__(self, reader: FrameReader, source: Any, request: Request, *, keep_scenes: bool) -> None:
-        self.resolution = request.resolution(reader.height, reader.width)
+        size = (reader.height, reader.width, reader.channels)
+        self.resolution, self._region, self._learner = request.begin(*size)
         self.done = 0  # finished frames, and for these:
         self.area: list[float] = []
         self.coefficients: list[Floats] = []  # (n, r) each
         self.scenes: list[tuple[int, Scene]] = []  # first frame, and what was learned
         self._reader, self._clean, self._keep_scenes = reader, request.clean, keep_scenes
-        self._region = request.region(reader.height, reader.width)
         self._array = _in_place(source, reader)
-        small = self.resolution.solved_size
-        self._window = request.window or self._fitting_window(small[0] * small[1])
-        self._learner = SceneLearner(
-            (*small, reader.channels),
-            rank=request.rank,
-            sensitivity=request.sensitivity,
-            region=self.resolution.reduce_region(self._region),
-        )
+        self._window = request.window or self._fitting_window()
         self._full_size = FullSize(self.resolution, reader.channels)
 
     def __iter__(self) -> Iterator[Part]:
@@ -82,20 +75,19 @@ class Windows:
         """End the threads."""
         self._learner.threads.close()
 
-    def _fitting_window(self, solved_pixels: int) -> int:
-        pixels = self._reader.height * self._reader.width + (solved_pixels if self.resolution.factor > 1 else 0)
-        budget = _WINDOW_BYTES if self.resolution.factor == 1 else _LARGE_WINDOW_BYTES
+    def _fitting_window(self) -> int:
+        pixels, budget = self._reader.height * self._reader.width, _WINDOW_BYTES
+        if self.resolution.factor > 1:
+            pixels, budget = pixels + math.prod(self.resolution.solved_size), _LARGE_WINDOW_BYTES
         return max(_LEAST_WINDOW, budget // (pixels * self._reader.channels))
 
     def _fill(self, block: Bytes) -> tuple[int, Exception | None]:
         """Fill the block; return the number of frames, which are still separated, and the error that ended it."""
-        for count in range(len(block)):
-            try:
-                if not self._reader.read_into(block[count : count + 1]):
-                    return count, None
-            except Exception as error:
-                return count, error
-        return len(block), None
+        before = len(self._reader.times)
+        try:
+            return self._reader.read_into(block), None
+        except Exception as error:
+            return len(self._reader.times) - before, error
 
     def _separate(self, frames: Bytes) -> Iterator[Part]:
         """Learn from a window and mark its frames."""

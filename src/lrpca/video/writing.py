@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -27,9 +26,7 @@ from lrpca.video.pictures import (
     require_av,
     to_frame,
 )
-from lrpca.video.sources import FASTEST, SLOWEST
-
-__all__ = ["Encoder", "PictureFolder", "VideoFile", "numbered_pictures"]
+from lrpca.video.reading import FASTEST, SLOWEST
 
 VIDEO_ENDINGS = (".mp4", ".m4v", ".mov", ".mkv")
 NUMBERED = re.compile(r"\d{6,}\.png")
@@ -97,7 +94,14 @@ class ClipWriter:
     be used. If no frame was written, no file appears.
     """
 
-    def __init__(self, path: str | os.PathLike[str], height: int, width: int, channels: int) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        height: int,
+        width: int,
+        channels: int,
+        place: AbstractContextManager[Path],  # a temporary path, moved to its place at the end
+    ) -> None:
         if height < 1 or width < 1:
             raise ValueError(f"height={height}, width={width} is no size of a frame; use at least 1 pixel each")
         if channels not in (1, 3):
@@ -105,10 +109,16 @@ class ClipWriter:
         require_av()
         self.path = Path(path)
         self.n_frames = 0
-        self._shape = (height, width)
-        self._channels = channels
-        self._place = ExitStack()
+        self._shape, self._channels = (height, width), channels
         self._done = False
+        parent = Path(os.path.realpath(self.path)).parent
+        check_folder(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self._place = ExitStack()
+        self._temporary = self._place.enter_context(place)
 
     def write(self, frame: Any) -> None:  # (height, width) or (height, width, 3)
         """Write the next frame.
@@ -166,16 +176,6 @@ class ClipWriter:
             self._abandon()
             self._release(InterruptedError())
 
-    def _open_place(self, place: AbstractContextManager[Path]) -> Path:
-        """Return a temporary path that `close` moves to its place; make the folder that it is in."""
-        parent = Path(os.path.realpath(self.path)).parent
-        check_folder(parent)
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        return self._place.enter_context(place)
-
     def _release(self, error: BaseException) -> None:
         """Remove the temporary files."""
         self._place.__exit__(type(error), error, None)
@@ -194,9 +194,7 @@ class ClipWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except OSError:
@@ -253,30 +251,30 @@ class VideoFile(ClipWriter):
         channels: int = 3,
         lossless: bool = False,
     ) -> None:
-        super().__init__(path, height, width, channels)
+        target = Path(path)
         if not (math.isfinite(rate) and SLOWEST <= rate <= FASTEST):
             raise ValueError(f"rate={rate} is not between {SLOWEST:g} and {FASTEST:g} frames a second; use 25")
-        if self.path.suffix.lower() not in VIDEO_ENDINGS:
+        if target.suffix.lower() not in VIDEO_ENDINGS:
             raise ValueError(f"path={str(path)!r} does not end in {' or '.join(VIDEO_ENDINGS)}; use .mp4")
-        if self.path.is_dir():
+        if target.is_dir():
             raise IsADirectoryError(f"path={str(path)!r} is a folder where a file belongs; choose another name")
+        super().__init__(path, height, width, channels, replacing(target))
         self._lossless = lossless
         self._exact_colour = lossless and channels == 3
         self._converter = require_av().video.reformatter.VideoReformatter()
-        temporary = self._open_place(replacing(self.path))
         try:
-            self._encoder = self._open_encoder(temporary, Fraction(rate).limit_denominator(100_000))
+            self._encoder = self._open_encoder(Fraction(rate).limit_denominator(100_000))
         except BaseException as error:
             self._release(error)
             raise
 
-    def _open_encoder(self, path: Path, rate: Fraction) -> Encoder:
+    def _open_encoder(self, rate: Fraction) -> Encoder:
         height, width = self._shape
         options = {"preset": "superfast"} | ({"qp": "0"} if self._lossless else {"crf": "20"})
         # A lookahead of a few frames makes files of still scenes two thirds smaller; many frames would cost memory.
         options["x264-params"] = "mbtree=1:rc-lookahead=5:sync-lookahead=0"
         pixels = "rgb24" if self._exact_colour else "yuv420p"
-        encoder = Encoder(path, (height + height % 2, width + width % 2), rate, options, pixels=pixels)
+        encoder = Encoder(self._temporary, (height + height % 2, width + width % 2), rate, options, pixels=pixels)
         if not self._exact_colour:
             context = encoder.context
             context.colorspace = context.color_primaries = context.color_trc = BT709
@@ -284,16 +282,12 @@ class VideoFile(ClipWriter):
         return encoder
 
     def _add(self, picture: Frame) -> None:
-        self._encoder.write(self._converted(picture))
-
-    def _converted(self, picture: Frame) -> Any:
-        """Return a frame of even size in the encoder's pixel format."""
         height, width = self._shape
         if height % 2 or width % 2:
             rest = ((0, height % 2), (0, width % 2), (0, 0))
             picture = np.pad(picture, rest[: picture.ndim], mode="edge")
         if self._exact_colour:
-            return to_frame(picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2))
+            return self._encoder.write(to_frame(picture if picture.ndim == 3 else np.stack([picture] * 3, axis=2)))
         # Grey is the same in all colours; between those of one kind FFmpeg does not go through RGB.
         frame = self._converter.reformat(
             to_frame(picture),
@@ -304,7 +298,7 @@ class VideoFile(ClipWriter):
             interpolation="AREA",
         )
         frame.colorspace = BT709
-        return frame
+        self._encoder.write(frame)
 
     def _finish(self) -> None:
         self._encoder.close()
@@ -331,19 +325,19 @@ class PictureFolder(ClipWriter):
     def __init__(
         self, path: str | os.PathLike[str], height: int, width: int, rate: float | None = None, *, channels: int = 3
     ) -> None:
-        super().__init__(path, height, width, channels)
-        check_folder(self.path)
-        self._staging = self._open_place(replacing_files(self.path, numbered_pictures(self.path)))
+        folder = Path(path)
+        check_folder(folder)
+        super().__init__(path, height, width, channels, replacing_files(folder, numbered_pictures(folder)))
 
-    def _picture(self, number: int) -> Path:
-        return self._staging / f"{number:06d}.png"
+    @property
+    def _next(self) -> Path:
+        return self._temporary / f"{self.n_frames + 1:06d}.png"
 
     def _add(self, picture: Frame) -> None:
-        self._picture(self.n_frames + 1).write_bytes(encode_picture(picture))
+        self._next.write_bytes(encode_picture(picture))
 
     def _finish(self) -> None:
-        # An interrupt may have left half a picture.
-        self._picture(self.n_frames + 1).unlink(missing_ok=True)
+        self._next.unlink(missing_ok=True)  # an interrupt may have left half a picture
 
 
 def numbered_pictures(folder: Path) -> Iterator[str]:
