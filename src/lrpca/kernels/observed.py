@@ -67,11 +67,8 @@ def thresholds_by_line(
     first,
     stop,
     share,
-    shift,
-    sizes,  # (longest line,) real
-    bits,  # (longest line,) the same memory as integers
-    counts,  # (2 BINS,)
-    work,  # (longest line + 1,) real
+    sizes,  # (longest line,) real, and the next: work memory
+    work,
     thresholds,  # (n,), set from `first` to `stop`
 ):
     """Set the modulus from which on entries are among the floor(share * observed) largest of their row or column."""
@@ -80,7 +77,7 @@ def thresholds_by_line(
         observed = pointers[i + 1] - start
         for t in range(observed):
             sizes[t] = modulus(D[start + t if order is None else order[start + t]])
-        thresholds[i] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+        thresholds[i] = selected_threshold(sizes, observed, observed, share, work)
 
 
 @_outer

@@ -14,7 +14,7 @@ import numpy as np
 from numba.extending import overload
 
 from lrpca.kernels.cpu import FASTMATH, INLINED, jit
-from lrpca.kernels.selection import modulus
+from lrpca.kernels.selection import modulus, residual_row
 
 
 def clipped(d: Any, clip: Any) -> Any:
@@ -27,22 +27,6 @@ def _choose_clipped(d, clip):
     if isinstance(d, numba.types.Complex):
         return lambda d, clip: d * (clip / modulus(d)) if modulus(d) > clip else d
     return lambda d, clip: min(max(d, -clip), clip)
-
-
-@jit
-def _residual(stored, L, i, Rt, row):
-    """Set `row` to row i of Y - L Rᵀ."""
-    for j in range(len(row)):
-        row[j] = stored[j]
-    rank = Rt.shape[0]
-    for k in range(rank & 1):
-        a = L[i, k]
-        for j in range(len(row)):
-            row[j] -= a * Rt[k, j]
-    for k in range(rank & 1, rank, 2):
-        a, b = L[i, k], L[i, k + 1]
-        for j in range(len(row)):
-            row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
 
 
 @jit
@@ -74,8 +58,8 @@ def block_change(
     nothing = np.zeros(1, rows_old.dtype)[0]
     for i in range(block.shape[0]):
         stored = block[i]
-        _residual(stored, L_old, i, Rt_old, old)
-        _residual(stored, L_new, i, Rt_new, new)
+        residual_row(stored, L_old, i, Rt_old, old)
+        residual_row(stored, L_new, i, Rt_new, new)
         _to_sparse(old, clip_old, rows_old[i], columns_old)
         _to_sparse(new, clip_new, rows_new[i], columns_new)
         here, length = nothing, nothing

@@ -12,7 +12,6 @@ from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.sparsify import Scratch
 
 # Parts into which rows (or columns) are divided, whatever the number of threads.
 _PARTS = 32
@@ -118,12 +117,11 @@ class ListedResidual:
         """Return the least |D| that T rejects in each row or column."""
         from lrpca.kernels.observed import thresholds_by_line
 
-        scratch, longest = Scratch(self._D.dtype), int(np.diff(pointers).max())
-        levels = np.empty(len(pointers) - 1, scratch.real)
+        levels, longest = np.empty(len(pointers) - 1, self._D.real.dtype), int(np.diff(pointers).max())
 
         def work(a: int, b: int) -> None:
-            buffers = scratch.make(longest, longest)
-            thresholds_by_line(self._D, order, pointers, a, b, share, scratch.shift, *buffers, levels)
+            memory = np.empty((2, longest), levels.dtype)
+            thresholds_by_line(self._D, order, pointers, a, b, share, memory[0], memory[1], levels)
 
         self._over(pointers, work, 6)
         return levels
