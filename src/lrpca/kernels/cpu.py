@@ -40,6 +40,7 @@ INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": Tru
 # helper, which numba does not lock.
 HELPER: Any = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **INLINED}
 jit = numba.njit(**HELPER)
+outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 def aligned_zeros(count: int, dtype: Any) -> Any:

@@ -16,13 +16,11 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.cpu import FASTMATH, jit
+from lrpca.kernels.cpu import jit, outer
 from lrpca.kernels.trimmed import kth_smallest
 
 # Rounding of `share * count`: 0.29 * 100 is a little less than 29.
 _ROUNDING = 1e-9
-
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 def modulus(x: Any) -> Any:
@@ -67,7 +65,7 @@ def residual_row(stored, L, i, Rt, row):
             row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
 
 
-@_outer
+@outer
 def row_thresholds(
     Y,  # (n1, n2), NaN where missing; may be D
     L,  # (n1, r)
@@ -93,7 +91,7 @@ def row_thresholds(
         thresholds[i] = selected_threshold(sizes, n2, observed, share, work)
 
 
-@_outer
+@outer
 def column_thresholds(
     D,  # (n1, n2)
     first,
@@ -121,7 +119,7 @@ def column_thresholds(
             thresholds[j0 + w] = selected_threshold(sizes[w], n1, observed, share, work)
 
 
-@_outer
+@outer
 def reject(
     D,  # (n1, n2), set to E = D - T(D) if `store`
     row_levels,  # (n1,)

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.cpu import FASTMATH, INLINED, jit
+from lrpca.kernels.cpu import INLINED, jit, outer
 from lrpca.kernels.selection import modulus, residual_row
 
 
@@ -37,7 +37,7 @@ def _to_sparse(row, clip, own, columns):
         row[j] = d - clipped(d, clip) if modulus(d) <= max(own, columns[j]) else d
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+@outer
 def block_change(
     block,  # (m, n2), NaN where missing
     L_old,  # (m, r)
