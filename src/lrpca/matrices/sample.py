@@ -323,12 +323,6 @@ def _look_up(matrix: DenseMatrix, rows: Any, columns: Any, *, allow_empty: bool 
 
 def _scan(matrix: DenseMatrix) -> Sample:
     """Find observed entries one row at a time, where random draws found none."""
-    n1, n2 = matrix.shape
-    columns = np.arange(n2)
-    rows_found = []
-    for i in range(n1):
-        _, observed = matrix.entries(np.full(n2, i), columns)
-        hits = np.flatnonzero(observed)
-        rows_found.append((np.full(len(hits), i), hits))
-    rows, hits = (np.concatenate(part) for part in zip(*rows_found, strict=True))
-    return _look_up(matrix, rows, hits)
+    n2 = matrix.shape[1]
+    hits = [np.flatnonzero(matrix.entries(np.full(n2, i), np.arange(n2))[1]) for i in range(matrix.shape[0])]
+    return _look_up(matrix, np.repeat(np.arange(len(hits)), [len(row) for row in hits]), np.concatenate(hits))

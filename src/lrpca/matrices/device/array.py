@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,12 +122,6 @@ class DeviceArray(NDArrayOperatorsMixin):
         known = _FUNCTIONS.get(function)
         return NotImplemented if known is None else known(*arguments, **settings)
 
-    def __matmul__(self, other: Any) -> Any:
-        return _matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self)
-
     def conj(self) -> DeviceArray:
         """Return the complex conjugate; real arrays themselves, as NumPy does."""
         return DeviceArray(self.tensor.conj().resolve_conj()) if self.tensor.is_complex() else self
@@ -164,8 +158,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def energy_with(self, other: Any) -> float:
         """Return ‖x‖ + ‖y‖ of this and another array."""
-        norms = (torch.linalg.vector_norm(x) for x in (self.tensor, self._beside(other)))
-        return float(torch.add(*norms))
+        return float(torch.linalg.vector_norm(self.tensor) + torch.linalg.vector_norm(self._beside(other)))
 
     def product_energy(self, other: Any) -> float:
         """Return ‖L Rᵀ‖² of this L and another array R."""
@@ -208,11 +201,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return to_device(index, self.tensor.device) if isinstance(index, np.ndarray) else index
 
 
-class Transposed:
+class Transposed(NDArrayOperatorsMixin):
     """A tall array lying down, (k, n): it is there to be multiplied."""
 
     __slots__ = ("tensor",)
-    __array_priority__: ClassVar[float] = 1.0
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -234,12 +226,6 @@ class Transposed:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         """Multiply: nothing else is done with it."""
         return _matmul(*inputs) if ufunc is np.matmul and not settings else NotImplemented
-
-    def __matmul__(self, other: Any) -> Any:
-        return _matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self)
 
 
 def to_device(array: Any, device: Any) -> Any:
@@ -267,14 +253,11 @@ def _matmul(left: Any, right: Any) -> Any:
     if a.dtype != b.dtype:
         dtype = torch.promote_types(a.dtype, b.dtype)
         a, b = a.to(dtype), b.to(dtype)
-    if isinstance(right, DeviceArray):
-        # A tall one on the right is summed over, whatever is on the left.
-        return to_host(a @ b)
     if isinstance(right, Transposed) and isinstance(left, np.ndarray):
         return DeviceArray((a @ b).T).T
-    if isinstance(left, DeviceArray):
-        return DeviceArray(a @ b)
-    return to_host(a @ b)
+    # A tall one on the right is summed over, whatever is on the left.
+    is_tall = isinstance(left, DeviceArray) and not isinstance(right, DeviceArray)
+    return DeviceArray(a @ b) if is_tall else to_host(a @ b)
 
 
 def _lying(x: Any, device: Any) -> Any:
