@@ -22,14 +22,11 @@ from lrpca.kernels.cpu import (
     TILE,
     blank_missing,
     cast_like,
-    columns_times_1,
-    columns_times_5,
+    columns_times,
     jit,
-    minus_1,
-    minus_5,
+    minus,
     prefetch_range,
-    rows_times_1,
-    rows_times_5,
+    rows_times,
     view_of,
 )
 
@@ -126,35 +123,17 @@ def rectangle_adjoint(
                             blank_missing(D, mask, mask_row, mask_column, i, j0, rows, m)
                         prefetch_range(flat, o0 + GROUP * stride, following)
                         G[:] = 0
-                        for chunk in range(rank // 5):
-                            k = 5 * chunk
-                            at = (t * rank + k) * TILE
-                            R_panel, B_panel = view_of(R, at, 5 * TILE), view_of(B_bar, at, 5 * TILE)
-                            minus_5(D, L, i, k, R_panel, padded)
-                            minus_5(G, A_bar, i, k, R_panel, padded)
-                            minus_5(G, L, i, k, B_panel, padded)
-                        for k in range(rank - rank % 5, rank):
-                            at = (t * rank + k) * TILE
-                            R_panel, B_panel = view_of(R, at, TILE), view_of(B_bar, at, TILE)
-                            minus_1(D, L, i, k, R_panel, padded)
-                            minus_1(G, A_bar, i, k, R_panel, padded)
-                            minus_1(G, L, i, k, B_panel, padded)
+                        at = t * rank * TILE
+                        minus(D, L, i, R, at, 0, padded)
+                        minus(G, A_bar, i, R, at, 0, padded)
+                        minus(G, L, i, B_bar, at, 0, padded)
                         prefetch_range(flat, o1 + GROUP * stride, following)
                         clip_bar += _through_influence(D, G, clip, cutoff, padded)
                         prefetch_range(flat, o2 + GROUP * stride, following)
-                        for chunk in range(rank // 5):
-                            k = 5 * chunk
-                            at = (t * rank + k) * TILE
-                            rows_times_5(D, view_of(B_bar, at, 5 * TILE), L_bar, i, k, padded)
-                            rows_times_5(G, view_of(R, at, 5 * TILE), L_bar, i, k, padded)
-                            columns_times_5(D, A_bar, i, k, view_of(R_sums, at, 5 * TILE), padded)
-                            columns_times_5(G, L, i, k, view_of(R_sums, at, 5 * TILE), padded)
-                        for k in range(rank - rank % 5, rank):
-                            at = (t * rank + k) * TILE
-                            rows_times_1(D, view_of(B_bar, at, TILE), L_bar, i, k, padded)
-                            rows_times_1(G, view_of(R, at, TILE), L_bar, i, k, padded)
-                            columns_times_1(D, A_bar, i, k, view_of(R_sums, at, TILE), padded)
-                            columns_times_1(G, L, i, k, view_of(R_sums, at, TILE), padded)
+                        rows_times(D, B_bar, at, L_bar, i, padded)
+                        rows_times(G, R, at, L_bar, i, padded)
+                        columns_times(D, A_bar, i, R_sums, at, padded)
+                        columns_times(G, L, i, R_sums, at, padded)
                         prefetch_range(flat, o3 + GROUP * stride, following)
             for j in range(first * rank * TILE, last * rank * TILE):
                 R_bar[j] += R_sums[j]

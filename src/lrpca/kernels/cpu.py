@@ -202,7 +202,7 @@ def _load_minus_5(tile, flat, o0, o1, o2, o3, rows, i, panel, m):
 
 
 @jit
-def minus_1(tile, rows, i, k, panel, m):
+def _minus_1(tile, rows, i, k, panel, m):
     """Subtract the product of column k of four rows from i on, and the panel of that component."""
     width = rows.shape[1]
     a, b, c, d = four_of(rows, i * width + k, width)
@@ -215,7 +215,7 @@ def minus_1(tile, rows, i, k, panel, m):
 
 
 @jit
-def minus_5(tile, rows, i, k, panel, m):
+def _minus_5(tile, rows, i, k, panel, m):
     """Subtract the product of five columns from k on."""
     width = rows.shape[1]
     at = i * width + k
@@ -233,6 +233,17 @@ def minus_5(tile, rows, i, k, panel, m):
         tile[TILE + j] = s1
         tile[2 * TILE + j] = s2
         tile[3 * TILE + j] = s3
+
+
+@jit
+def minus(tile, rows, i, panels, start, done, m):
+    """Subtract the products of all columns of four rows and the panels from `start` on; the first if not `done`."""
+    rank = rows.shape[1]
+    for chunk in range(done, rank // 5):
+        k = 5 * chunk
+        _minus_5(tile, rows, i, k, view_of(panels, start + k * TILE, 5 * TILE), m)
+    for k in range(max(done, rank - rank % 5), rank):
+        _minus_1(tile, rows, i, k, view_of(panels, start + k * TILE, TILE), m)
 
 
 # ------------------------------------------------------------------------------------------ influence C = ψ(D)
@@ -355,7 +366,7 @@ def _add_to_rows(out, i, k, a, b, c, d):
 
 
 @jit
-def rows_times_1(tile, panel, out, i, k, m):
+def _rows_times_1(tile, panel, out, i, k, m):
     """Add the product of the tile and the panel of component k to column k of rows i to i + 3."""
     zero = cast_like(0.0, tile[0])
     a = b = c = d = zero
@@ -369,7 +380,7 @@ def rows_times_1(tile, panel, out, i, k, m):
 
 
 @jit
-def rows_times_5(tile, panel, out, i, k, m):
+def _rows_times_5(tile, panel, out, i, k, m):
     """Add the products with five components from k on."""
     zero = cast_like(0.0, tile[0])
     a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = zero
@@ -405,7 +416,18 @@ def rows_times_5(tile, panel, out, i, k, m):
 
 
 @jit
-def columns_times_1(tile, rows, i, k, sums, m):
+def rows_times(tile, panels, start, out, i, m):
+    """Add the products of the tile and the panels from `start` on to rows i to i + 3 of `out`."""
+    count = out.shape[1]
+    for chunk in range(count // 5):
+        k = 5 * chunk
+        _rows_times_5(tile, view_of(panels, start + k * TILE, 5 * TILE), out, i, k, m)
+    for k in range(count - count % 5, count):
+        _rows_times_1(tile, view_of(panels, start + k * TILE, TILE), out, i, k, m)
+
+
+@jit
+def _columns_times_1(tile, rows, i, k, sums, m):
     """Add the products of the tile's columns and column k of four rows from i on to the panel of that component."""
     width = rows.shape[1]
     a, b, c, d = four_of(rows, i * width + k, width)
@@ -414,7 +436,7 @@ def columns_times_1(tile, rows, i, k, sums, m):
 
 
 @jit
-def columns_times_5(tile, rows, i, k, sums, m):
+def _columns_times_5(tile, rows, i, k, sums, m):
     """Add the products with five columns from k on."""
     width = rows.shape[1]
     at = i * width + k
@@ -427,6 +449,17 @@ def columns_times_5(tile, rows, i, k, sums, m):
         sums[2 * TILE + j] += a[2] * w + b[2] * x + c[2] * y + d[2] * z
         sums[3 * TILE + j] += a[3] * w + b[3] * x + c[3] * y + d[3] * z
         sums[4 * TILE + j] += a[4] * w + b[4] * x + c[4] * y + d[4] * z
+
+
+@jit
+def columns_times(tile, rows, i, panels, start, m):
+    """Add the products of the tile's columns and four rows from i on to the panels from `start` on."""
+    count = rows.shape[1]
+    for chunk in range(count // 5):
+        k = 5 * chunk
+        _columns_times_5(tile, rows, i, k, view_of(panels, start + k * TILE, 5 * TILE), m)
+    for k in range(count - count % 5, count):
+        _columns_times_1(tile, rows, i, k, view_of(panels, start + k * TILE, TILE), m)
 
 
 # ------------------------------------------------------------------------------------------ the pass
@@ -483,7 +516,7 @@ def rectangle_pass(
     Groups of rows are walked along a stretch of columns, so memory is read in long runs. Rows past
     the end count as missing: they add zeros.
     """
-    rank, ka, kb = L.shape[1], CA.shape[1], B.shape[1]
+    rank, kb = L.shape[1], B.shape[1]
     tiles = -(-n2 // TILE)
     width = len(A) // (tiles * TILE)
     norm_C, norm_D = 0.0, 0.0
@@ -505,11 +538,7 @@ def rectangle_pass(
                         _load_minus_5(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
                     else:
                         _load_minus_1(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
-                    for chunk in range(1, rank // 5):
-                        k = 5 * chunk
-                        minus_5(tile, L, i, k, view_of(R, (t * rank + k) * TILE, 5 * TILE), m)
-                    for k in range(max(1, rank - rank % 5), rank):
-                        minus_1(tile, L, i, k, view_of(R, (t * rank + k) * TILE, TILE), m)
+                    minus(tile, L, i, R, t * rank * TILE, 1, m)
                     for j in range(rows * TILE, 4 * TILE):
                         tile[j] = np.nan
                     if len(mask):
@@ -526,26 +555,11 @@ def rectangle_pass(
                     for q in range(4):
                         row_kept[i + q] += sums[q + 1]
                     prefetch_range(flat, o2 + GROUP * stride, following)
-                    for chunk in range(ka // 5):
-                        k = 5 * chunk
-                        rows_times_5(tile, view_of(A, (t * width + k) * TILE, 5 * TILE), CA, i, k, m)
-                    for k in range(ka - ka % 5, ka):
-                        rows_times_1(tile, view_of(A, (t * width + k) * TILE, TILE), CA, i, k, m)
+                    rows_times(tile, A, t * width * TILE, CA, i, m)
                     prefetch_range(flat, o3 + GROUP * stride, following)
-                    for chunk in range(kb // 5):
-                        k = 5 * chunk
-                        columns_times_5(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, 5 * TILE), m)
-                    for k in range(kb - kb % 5, kb):
-                        columns_times_1(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, TILE), m)
+                    columns_times(tile, B, i, CtB, t * kb * TILE, m)
                     if len(kept):
-                        pairs = L_pairs.shape[1]
-                        for chunk in range(pairs // 5):
-                            k = 5 * chunk
-                            at = (t * pairs + k) * TILE
-                            rows_times_5(kept, view_of(R_pairs, at, 5 * TILE), row_grams, i, k, m)
-                            columns_times_5(kept, L_pairs, i, k, view_of(column_grams, at, 5 * TILE), m)
-                        for k in range(pairs - pairs % 5, pairs):
-                            at = (t * pairs + k) * TILE
-                            rows_times_1(kept, view_of(R_pairs, at, TILE), row_grams, i, k, m)
-                            columns_times_1(kept, L_pairs, i, k, view_of(column_grams, at, TILE), m)
+                        at = t * L_pairs.shape[1] * TILE
+                        rows_times(kept, R_pairs, at, row_grams, i, m)
+                        columns_times(kept, L_pairs, i, column_grams, at, m)
     return norm_C, norm_D
