@@ -75,9 +75,7 @@ def _are_normal(left: Any, right: Any) -> bool:  # left (r, r); right (r, r)
 
 
 def _grams(*matrices: DeviceArray) -> Any:
-    """Return the Grams, which come to the host at once, if they are not there already; NaN of complex matrices."""
-    if all(M.gram is not None for M in matrices):
-        return np.stack([M.gram for M in matrices])
+    """Return the Grams, which come to the host at once; NaN of complex matrices."""
     if any(M.tensor.is_complex() for M in matrices):
         return np.full((len(matrices), 1, 1), np.nan)
     return to_host(torch.stack([M.tensor.T @ M.tensor for M in matrices]))

@@ -30,8 +30,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     """A tall array on a device: what the solvers need of NumPy, and nothing else.
 
     The tensor (n, ...) has the long axis first; it is float64, complex128, int64 or bool (results also float32,
-    complex64). `surely_finite` says that all entries are known to be finite, `gram` is ``tensor^T tensor`` (k, k)
-    where that has come to the host before.
+    complex64). `surely_finite` says that all entries are known to be finite.
 
     Examples
     --------
@@ -41,10 +40,10 @@ class DeviceArray(NDArrayOperatorsMixin):
     ('DeviceArray', 'ndarray', array([2., 2.]))
     """
 
-    __slots__ = ("_counts", "gram", "surely_finite", "tensor")
+    __slots__ = ("_counts", "surely_finite", "tensor")
 
-    def __init__(self, tensor: Any, *, surely_finite: bool = False, gram: Any = None) -> None:
-        self.tensor, self.surely_finite, self.gram = tensor, surely_finite, gram
+    def __init__(self, tensor: Any, *, surely_finite: bool = False) -> None:
+        self.tensor, self.surely_finite = tensor, surely_finite
         self._counts: Any = None  # the same on the host, if these are counts, which are read repeatedly
 
     @property
@@ -98,7 +97,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, index: Any, values: Any) -> None:
         index = tuple(map(self._index, index)) if isinstance(index, tuple) else self._index(index)
-        self.gram = self._counts = None
+        self._counts = None
         self.tensor[index] = self._beside(values) if isinstance(values, np.ndarray | DeviceArray) else values
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
@@ -112,7 +111,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return NotImplemented
         result = function(*_alike(ufunc, [self._beside(x) for x in inputs]))
         if out:
-            out[0].gram = out[0]._counts = None
+            out[0]._counts = None
             out[0].tensor.copy_(result)
             return out[0]
         return DeviceArray(result)

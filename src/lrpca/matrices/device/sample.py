@@ -31,17 +31,15 @@ class DeviceSample:
     def signed_residuals(self, L: DeviceArray, R: Any) -> Any:
         """Return Y - L Rᵀ at the sampled positions, on the host."""
         left, right = self._factors(L, R)
-        if self._has_kernels(left, right):
-            from lrpca.kernels.triton.small import residuals_at
-
-            return to_host(residuals_at(left, right, self._rows, self._columns, self._values))
         fitted = left.index_select(0, self._rows) * right.index_select(0, self._columns)
         return to_host(self._values - fitted.sum(1))
 
     def core(self, L: DeviceArray, R: Any, rounding: float) -> Any:
         """Return the peak of clean residuals (`lrpca.kernels.scale.Core`), or None where it is the host's to find."""
         left, right = self._factors(L, R)
-        if not rounding or not self._has_kernels(left, right) or len(self._values) > _MOST_COUNTED:
+        alike = all(x.dtype == torch.float64 for x in (left, right, self._values))
+        fits = alike and left.shape[1] <= WIDEST and len(self._values) <= _MOST_COUNTED
+        if not (rounding and fits and has_triton(self._device)):
             return None
         from lrpca.kernels.triton.small import core_at
 
@@ -51,8 +49,3 @@ class DeviceSample:
 
     def _factors(self, L: DeviceArray, R: Any) -> tuple[Any, Any]:
         return L.tensor, R.tensor if isinstance(R, DeviceArray) else to_device(R, self._device)
-
-    def _has_kernels(self, L: Any, R: Any) -> bool:
-        """Tell whether there are kernels for factors like these."""
-        alike = all(x.dtype == torch.float64 for x in (L, R, self._values))
-        return alike and L.shape[1] <= WIDEST and has_triton(self._device)
