@@ -252,22 +252,9 @@ def minus(tile, rows, i, panels, start, done, m):
 def influence(tile: Any, clip: Any, cutoff: Any, keep: Any, column_kept: Any, sums: Any, m: Any) -> None:
     """Replace D by C = clip(D) where |D| <= cutoff, else 0; count |D| <= keep by row and column; sum |C|².
 
-    `sums` receives ‖C‖² and the four row counts. `keep` None means cutoff: one comparison less, for all influences but
-    the soft one. Numba chooses the form by type.
+    `sums` receives ‖C‖² and the four row counts. Numba chooses the form by type.
     """
     raise NotImplementedError("compiled code only")
-
-
-def _modulus(x: Any, like: Any) -> Any:
-    """Return |x|; of a complex x through double precision, since its square may overflow and hypot is slow."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_modulus, jit_options=INLINED)
-def _choose_modulus(x, like):
-    if isinstance(x, numba.types.Complex):
-        return lambda x, like: cast_like(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), like)
-    return lambda x, like: abs(x)
 
 
 def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
@@ -276,10 +263,10 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
     n0 = n1 = n2 = n3 = zero
     for j in range(m):
         x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
-        w0 = one if abs(x0) <= cutoff else zero
-        w1 = one if abs(x1) <= cutoff else zero
-        w2 = one if abs(x2) <= cutoff else zero
-        w3 = one if abs(x3) <= cutoff else zero
+        w0 = one if abs(x0) <= keep else zero
+        w1 = one if abs(x1) <= keep else zero
+        w2 = one if abs(x2) <= keep else zero
+        w3 = one if abs(x3) <= keep else zero
         c0 = min(max(x0, -clip), clip) if abs(x0) <= cutoff else zero
         c1 = min(max(x1, -clip), clip) if abs(x1) <= cutoff else zero
         c2 = min(max(x2, -clip), clip) if abs(x2) <= cutoff else zero
@@ -301,17 +288,17 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
     sums[1], sums[2], sums[3], sums[4] = n0, n1, n2, n3
 
 
-def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
+def _influence_complex(tile, clip, cutoff, keep, column_kept, sums, m):
     zero, one = cast_like(0.0, clip), cast_like(1.0, clip)
-    limit = cutoff if keep is None else keep
     sums[0] = zero
     for q in range(4):
         row = view_of(tile, q * TILE, TILE)
         norm = count = zero
         for j in range(m):
             x = row[j]
-            size = _modulus(x, clip)
-            kept = one if size <= limit else zero
+            # Through double precision: the square may overflow, and hypot is slow.
+            size = cast_like(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), clip)
+            kept = one if size <= keep else zero
             shrink = clip / size if size > clip else one
             inside = size <= cutoff
             row[j] = x * shrink if inside else cast_like(0.0, x)
@@ -324,8 +311,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
 
 @overload(influence, jit_options=INLINED)
 def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
-    fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
-    return _influence_real if fast else _influence_general
+    return _influence_complex if isinstance(tile.dtype, numba.types.Complex) else _influence_real
 
 
 @jit
@@ -548,7 +534,7 @@ def rectangle_pass(
                     if want_energy:
                         norm_D += _energy(tile, rows, m)
                     if len(kept):
-                        _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
+                        _kept_indicator(tile, keep, kept, m)
                     prefetch_range(flat, o1 + GROUP * stride, following)
                     influence(tile, clip, cutoff, keep, view_of(column_kept, j0, TILE), sums, m)
                     norm_C += sums[0]

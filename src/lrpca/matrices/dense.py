@@ -249,8 +249,7 @@ class DenseMatrix:
         stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
         with np.errstate(over="ignore") if real == np.float32 else nullcontext():
-            clip, cutoff = real.type(level.clip), real.type(level.cutoff)
-            keep = None if level.keep == level.cutoff else real.type(level.keep)
+            clip, cutoff, keep = (real.type(number) for number in level)
         laid_out: dict[int, tuple[Any, ...]] = {}
 
         def panels(columns: slice) -> tuple[Any, ...]:
@@ -376,16 +375,19 @@ def arithmetic_dtype(dtype: Any) -> Any:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
+def native_dtype(dtype: Any) -> Any:
+    """Return the number type in which the kernels read what is stored as `dtype`."""
+    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
+        return np.dtype(np.float32 if dtype.itemsize < 4 else np.float64)
+    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
+        return np.dtype(np.complex128)
+    return dtype.newbyteorder("=")
+
+
 def readable(array: Any) -> Any:
     """Return the array itself, or a copy in a number type the kernels read."""
-    dtype = array.dtype
-    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
-        return array.astype(np.float32 if dtype.itemsize < 4 else np.float64)
-    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
-        return array.astype(np.complex128)
-    if not dtype.isnative or not array.flags.aligned:
-        return array.astype(dtype.newbyteorder("="))
-    return array
+    dtype = native_dtype(array.dtype)
+    return array if array.dtype == dtype and array.flags.aligned else array.astype(dtype)
 
 
 def two_axes_advice(ndim: int, name: str) -> str:
