@@ -342,14 +342,6 @@ def _concatenate(arrays: Any, axis: int = 0) -> DeviceArray:
     return DeviceArray(torch.cat([tensor.to(dtype) for tensor in tensors], axis))
 
 
-def _norm(x: Any, axis: int | None = None) -> Any:
-    return _reduced(torch.linalg.vector_norm(x.tensor, dim=axis), axis)
-
-
-def _flatnonzero(x: Any) -> Any:
-    return to_host(torch.nonzero(x.tensor.reshape(-1))[:, 0])
-
-
 def _einsum(path: str, *arrays: Any) -> Any:
     ours = _first(arrays)
     found = torch.einsum(path, *(ours._beside(x) for x in arrays))
@@ -358,16 +350,14 @@ def _einsum(path: str, *arrays: Any) -> Any:
     return DeviceArray(found) if before[0] in after else to_host(found)
 
 
-def _pad(x: Any, widths: Any) -> DeviceArray:
-    return DeviceArray(torch.nn.functional.pad(x.tensor, [n for pair in reversed(widths) for n in pair]))
-
-
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
     np.concatenate: _concatenate,
-    np.linalg.norm: _norm,
-    np.flatnonzero: _flatnonzero,
+    np.linalg.norm: lambda x, axis=None: _reduced(torch.linalg.vector_norm(x.tensor, dim=axis), axis),
+    np.flatnonzero: lambda x: to_host(torch.nonzero(x.tensor.reshape(-1))[:, 0]),
     np.einsum: _einsum,
-    np.pad: _pad,
+    np.pad: lambda x, widths: DeviceArray(
+        torch.nn.functional.pad(x.tensor, [n for pair in reversed(widths) for n in pair])
+    ),
     np.iscomplexobj: lambda x: x.tensor.is_complex(),
 }
