@@ -86,7 +86,6 @@ def test_mask_and_nan_together():
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
 def test_one_huge_entry_does_not_hide_the_others(scale):
-    """All others then share the last bin of the histogram."""
     Y, L, R = make((90, 200), np.float64)
     Y[::7, ::3] *= scale
     Y[5, 5] = 1e100

@@ -21,7 +21,6 @@ from lrpca.kernels.step_core import tangent_step  # noqa: E402
 from lrpca.matrices.dense import DenseMatrix  # noqa: E402
 from lrpca.matrices.device import step as device_step  # noqa: E402
 from lrpca.matrices.device.array import DeviceArray  # noqa: E402
-from lrpca.matrices.sample import draw_sample  # noqa: E402
 from lrpca.matrices.tensor import TensorMatrix  # noqa: E402
 
 SHAPE, RANK = (300, 200), 4
@@ -200,25 +199,3 @@ def test_steps_that_grams_do_not_show_are_left_to_the_general_way() -> None:
     for odd in (slanted, within, absent, unknown):
         assert tangent_step(grams_of(odd, plain), 1.0) is None
         assert tangent_step(grams_of(plain, odd), 1.0) is None
-
-
-@pytest.mark.parametrize(
-    ("made", "changed"), ((False, False), (False, True), (True, True)), ids=("usual", "changed inside", "made inside")
-)
-def test_what_is_known_of_factors_ends_when_they_change(made: bool, changed: bool) -> None:
-    """Also where they are made or changed inside of `torch.inference_mode`, which does not count changes."""
-    Y, L, R, _ = fit(1e-2)
-    sample, rows = draw_sample(DenseMatrix(Y), np.random.default_rng(0)), np.arange(100)
-    with torch.inference_mode(made):
-        on = on_device(L), on_device(R)
-    assert on[0].tensor.is_inference() == made
-    for factor, ours in zip((L, R), on, strict=True):
-        with torch.inference_mode(changed):
-            before, core = sample.residuals(*on), sample.core(*on, 1e-15)
-            ours[rows] = factor[rows] + 1
-            after, changed_core = sample.residuals(*on), sample.core(*on, 1e-15)
-        assert np.abs(after - before).max() > 0.01 and abs(core.share - changed_core.share) > 0.1
-        assert core == pytest.approx(sample.core(L, R, 1e-15), rel=1e-6)
-        factor[rows] += 1
-        np.testing.assert_allclose(after, sample.residuals(L, R), rtol=0, atol=1e-12)
-        assert changed_core == pytest.approx(sample.core(L, R, 1e-15), rel=1e-6)

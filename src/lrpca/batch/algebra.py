@@ -127,8 +127,7 @@ def leading_vectors(gram: Any, count: int) -> tuple[Any, Any]:  # (b, s, s)
     for _ in range(_POWERS):
         basis = orthonormal(torch.bmm(gram, basis))
     values, rotation = tensor_eigh(torch.bmm(basis.transpose(1, 2), torch.bmm(gram, basis)))
-    vectors = torch.bmm(basis, rotation)
-    return values.flip(1)[:, :count], vectors.flip(2)[:, :, :count]
+    return values.flip(1)[:, :count], torch.bmm(basis, rotation).flip(2)[:, :, :count]
 
 
 def random_basis(count: int, n: int, width: int, like: Any) -> Any:

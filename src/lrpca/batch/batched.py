@@ -78,9 +78,12 @@ def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposi
     alone = decompose_each(chosen, lambda i: problem_on_host(Ys, mask, i), request, Ys[0].numel())
     solved = dict(zip(chosen, alone, strict=True))
     reason = np.array(NAMES, dtype=object)[facts.reason.cpu().numpy()]
-    _take(facts, solved)
+    # What was solved one at a time takes its place.
     for i, (item, _) in solved.items():
         reason[i] = item.reason
+        for name in ARRAYS:
+            target = getattr(facts, name)
+            target[i] = to_tensor(np.asarray(getattr(item, name)), target.device).to(target.dtype)
     reason, settings = reason.astype(str), {"tol": tol, "max_iter": max_iter}
     result = BatchDecomposition(
         **{name: getattr(facts, name) for name in ARRAYS},
@@ -201,14 +204,6 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
         stack.by_column.int(),
         stack.norm,
     )
-
-
-def _take(facts: Facts, solved: dict[int, Solved]) -> None:
-    """Write what was solved one at a time in its place."""
-    for i, (item, _) in solved.items():
-        for name in ARRAYS:
-            target = getattr(facts, name)
-            target[i] = to_tensor(np.asarray(getattr(item, name)), target.device).to(target.dtype)
 
 
 def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposition, tol: float) -> list[WarningText]:

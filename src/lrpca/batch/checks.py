@@ -13,7 +13,7 @@ import torch
 
 from lrpca.batch.algebra import leading_vectors
 from lrpca.batch.scale import inlier_scales
-from lrpca.batch.stack import Stack, medians
+from lrpca.batch.stack import Stack, medians, pieces
 from lrpca.solvers import block, thresholds
 from lrpca.solvers.checks import low_inlier_rows as rows
 from lrpca.solvers.checks import other_fits
@@ -102,7 +102,7 @@ def _alignment(D: Any, cutoff: Any) -> Any:  # (b, n1, n2); (b,)
     """Return how far the leading singular value of the rejected entries' signs is above that of independent ones."""
     b, n1, n2 = D.shape
     found = []
-    for part in _parts(D):
+    for part in pieces(b, n1 * n2, _PIECE):
         rejected = D[part].abs() > cutoff[part].to(D.dtype)[:, None, None]
         signs = torch.where(rejected, torch.sign(D[part]), 0.0).double()
         mean = signs.sum(dim=(1, 2)) / torch.clamp(rejected.sum(dim=(1, 2)), min=1)
@@ -112,11 +112,6 @@ def _alignment(D: Any, cutoff: Any) -> Any:  # (b, n1, n2); (b,)
         excess = leading / (torch.sqrt(torch.clamp(power, min=1e-300)) * (math.sqrt(n1) + math.sqrt(n2))) - 1
         found.append(torch.where(power > 0, excess * min(n1, n2) ** (2 / 3), 0.0))
     return torch.cat(found)
-
-
-def _parts(D: Any) -> list[slice]:  # (b, n1, n2)
-    count = max(1, _PIECE // (D.shape[1] * D.shape[2]))
-    return [slice(first, first + count) for first in range(0, len(D), count)]
 
 
 def _gram(M: Any) -> Any:  # (b, n1, n2)
@@ -134,7 +129,7 @@ def _structure(D: Any, sigma: Any) -> Any:  # (b, n1, n2); (b,)
     if min(n1, n2) < structure.LEAST_SIDE:
         return torch.zeros_like(sigma)
     found = []
-    for part in _parts(D):
+    for part in pieces(b, n1 * n2, _PIECE):
         limit = (structure.CORE * sigma[part]).to(D.dtype)[:, None, None]
         core = (
             torch.where(D[part].abs() <= limit, D[part], 0.0).double()

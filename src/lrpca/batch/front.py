@@ -14,7 +14,7 @@ from lrpca.core.devices import in_memory_of, is_tensor
 from lrpca.decompose import WarningText, check_settings, holds_one_number
 from lrpca.matrices.accept_tensor import check_beside, check_kind, host_argument, refuse_list_of_tensors
 from lrpca.matrices.chunked.large import is_list_of_paths, is_path
-from lrpca.schedule import Schedule, default_schedule
+from lrpca.schedule import Schedule
 from lrpca.solvers.methods import find_method
 from lrpca.solvers.options import check_options, is_integer
 
@@ -80,7 +80,7 @@ def decompose_batch(
     check_settings("lrpca", schedule, tol, max_iter, random_state)
     request = Request(
         _check_rank(rank, stack.shape),
-        _resolved(schedule),
+        schedule if isinstance(schedule, Schedule) else Schedule.load("default" if schedule is None else schedule),
         tol,
         max_iter,
         _seed(random_state),
@@ -169,12 +169,6 @@ def _check_rank(rank: Any, shape: tuple[int, ...]) -> int:
     if not 1 <= rank <= most:
         raise ValueError(f"rank={rank} is not between 1 and min(n1, n2)={most}; choose one in that range")
     return int(rank)
-
-
-def _resolved(schedule: Any) -> Schedule:
-    if schedule is None:
-        return default_schedule()
-    return schedule if isinstance(schedule, Schedule) else Schedule.load(schedule)
 
 
 def _seed(random_state: Any) -> int:

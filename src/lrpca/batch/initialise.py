@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from lrpca.batch.algebra import leading_vectors, orthonormal, random_basis, thin_svd
-from lrpca.batch.stack import Stack
+from lrpca.batch.stack import Stack, pieces
 
 # Shorter sides than this have their Gram matrix formed; longer ones are multiplied with.
 _SHORT = 512
@@ -19,13 +20,9 @@ _PIECE = 1 << 27
 
 def exact_starts(stack: Stack, rank: int, clip: Any) -> tuple[Any, Any]:  # (b,)
     """Return L = U Σ^½ and R = V Σ^½ of SVD_r(clip(Y) / p) of every problem, (b, n1, r) and (b, n2, r)."""
-    b, (n1, n2) = len(stack.Y), stack.shape
-    count = max(1, _PIECE // (n1 * n2))
-    parts = [
-        _start_of(stack.Y[first : first + count].double(), clip[first : first + count, None, None], rank)
-        for first in range(0, b, count)
-    ]
-    U, values, V = (torch.cat(same) for same in zip(*parts, strict=True))
+    parts = pieces(len(stack.Y), math.prod(stack.shape), _PIECE)
+    found = [_start_of(stack.Y[part].double(), clip[part, None, None], rank) for part in parts]
+    U, values, V = (torch.cat(same) for same in zip(*found, strict=True))
     scale = torch.sqrt(values / torch.clamp(stack.share, min=torch.finfo(torch.float64).tiny)[:, None])
     return U * scale[:, None, :], V * scale[:, None, :]
 

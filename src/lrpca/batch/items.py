@@ -66,11 +66,12 @@ class Items:
     mask: Any  # (b, n1, n2) or None
     settings: dict[str, Any]
     alone: dict[int, Decomposition]  # those that were solved one at a time, as arrays
+    gives_arrays: bool = False
 
-    def __call__(self, i: int) -> TensorDecomposition:
+    def __call__(self, i: int) -> Decomposition:
         """Return the decomposition of problem i."""
         if i in self.alone:
-            return TensorDecomposition.of(self.alone[i], self.Ys.device)
+            return self.alone[i] if self.gives_arrays else TensorDecomposition.of(self.alone[i], self.Ys.device)
         facts, method = self.facts, METHODS["lrpca"]
         outcome, components = self._outcome(i), int(facts.components[i])
         fraction, threshold = float(facts.outlier_fraction[i]), float(facts.outlier_threshold[i])
@@ -89,12 +90,13 @@ class Items:
             method=method.name,
             settings=told_settings(method.defaults() | self.settings),
         )
-        return TensorDecomposition.of(found, self.Ys.device)
+        tensors = TensorDecomposition.of(found, self.Ys.device)
+        return tensors.to_numpy() if self.gives_arrays else tensors
 
     def as_arrays(self, Ys: Any, mask: Any) -> Callable[[int], Decomposition]:
         """Return what makes the same of arrays, from a stack and a mask on the CPU."""
         facts, histories = self.facts.on_cpu(), self.histories.on_cpu()
-        return _AsArrays(replace(self, facts=facts, histories=histories, Ys=Ys, mask=mask))
+        return replace(self, facts=facts, histories=histories, Ys=Ys, mask=mask, gives_arrays=True)
 
     def _outcome(self, i: int) -> Solution:
         facts = self.facts
@@ -109,14 +111,6 @@ class Items:
             int(facts.components[i]),
             float(facts.change[i]),
         )
-
-
-@dataclass(frozen=True)
-class _AsArrays:
-    tensors: Items
-
-    def __call__(self, i: int) -> Decomposition:
-        return self.tensors(i).to_numpy()
 
 
 def _counts(values: Any) -> Any:

@@ -89,17 +89,9 @@ class BatchLoop:
         self.records: Records = []
         self._parts = self._begin(rank)
         self._changes = Changes.none(self._parts.sigma)
-        blank = self._parts
-        self.ends = Ends(
-            torch.zeros_like(blank.L),
-            torch.zeros_like(blank.R),
-            torch.full_like(blank.index, GOING_ON),
-            torch.zeros_like(blank.index),
-            torch.zeros_like(blank.sigma),
-            torch.ones_like(blank.present),
-            torch.zeros_like(blank.by_row),
-            torch.zeros_like(blank.by_column),
-        )
+        # Zero as a reason is GOING_ON.
+        alike = ("L", "R", "index", "index", "change", "present", "by_row", "by_column")
+        self.ends = Ends(*(torch.zeros_like(getattr(self._parts, name)) for name in alike))
 
     def run(self) -> Ends:
         """Pass until every problem has ended or is left to the single solver."""
@@ -110,7 +102,7 @@ class BatchLoop:
             if self._tol:
                 self._test(k)
         if self._max_iter <= _MOST_PASSES or not self._tol:
-            self._end(self._parts.at_work, torch.full_like(self._parts.index, MAX_ITER), self._max_iter)
+            self._end(self._parts.at_work, MAX_ITER, self._max_iter)
         return self.ends
 
     def _begin(self, rank: int) -> Problems:
@@ -314,8 +306,7 @@ class BatchLoop:
         self._parts.at_work[chosen] &= ~unreliable
         ends = torch.zeros_like(asked)
         ends[chosen] = ~unreliable & (verdict == TOL)
-        whole = torch.full_like(self._parts.index, TOL)
-        self._end(ends, whole, k)
+        self._end(ends, TOL, k)
         refine = ~unreliable & (verdict == NOISE_FLOOR)
         if bool(refine.any()):
             again = chosen[refine]
@@ -327,7 +318,7 @@ class BatchLoop:
             begin[again] = True
             self._changes.forget(begin)
 
-    def _end(self, ended: Any, reason: Any, k: int) -> None:  # (b,) bool; (b,)
+    def _end(self, ended: Any, reason: Any, k: int) -> None:  # (b,) bool; (b,), or a number
         """Write down where some problems have ended."""
         chosen = torch.nonzero(ended)[:, 0]
         if len(chosen) == 0:
@@ -336,7 +327,7 @@ class BatchLoop:
         at = parts.index[chosen]
         some = parts.only(chosen)
         ends.L[at], ends.R[at] = _without_probes(some.L, some.R, some.present)
-        ends.reason[at], ends.n_iter[at] = reason[chosen], k
+        ends.reason[at], ends.n_iter[at] = reason[chosen] if torch.is_tensor(reason) else reason, k
         ends.change[at], ends.present[at] = some.change, some.present
         ends.by_row[at], ends.by_column[at] = some.by_row, some.by_column
         parts.at_work = parts.at_work & ~ended

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lrpca.batch.algebra import orthonormal, solve_each
-from lrpca.batch.stack import Stack, medians
+from lrpca.batch.stack import Stack, medians, pieces
 from lrpca.core.linalg import tensor_svd
 
 # Steps of least absolute deviations, few-entry fits to try, and steps of least squares on what is explained.
@@ -54,9 +54,8 @@ def _refit(Y: Any, observed: Any, factor: Any, other: Any, there: Any, low_inlie
     """Refit the low-inlier rows (b, n) of `factor` (b, n, r) in place; return which problems improved, (b,)."""
     better = torch.zeros(len(Y), dtype=torch.bool, device=Y.device)
     problem, row = torch.nonzero(low_inlier, as_tuple=True)
-    count = max(1, _PIECE // (other.shape[1] * max(_TRIES, other.shape[2])))
-    for first in range(0, len(problem), count):
-        p, i = problem[first : first + count], row[first : first + count]
+    for part in pieces(len(problem), other.shape[1] * max(_TRIES, other.shape[2]), _PIECE):
+        p, i = problem[part], row[part]
         values = Y[p, i].double()
         seen = torch.ones_like(values, dtype=torch.bool) if observed is None else observed[p, i]
         rows = _Rows(values, seen, other[p], there[p], cutoff[p, None])

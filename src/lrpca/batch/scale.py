@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lrpca.batch.stack import pieces
 from lrpca.kernels import scale as single
 from lrpca.kernels.gpu import has_triton
 
@@ -54,9 +55,7 @@ class _Histogram:
         logs_low, logs_high = unit.float(), unit.float()
         # Both neighbours of an entry in one number, one of them above 32 bits: one sum instead of two.
         both = torch.zeros(b, _BINS + 2, dtype=torch.int64, device=sizes.device)
-        count = max(1, _PIECE // m)
-        for start in range(0, b, count):
-            part = slice(start, start + count)
+        for part in pieces(b, m, _PIECE):
             logs = torch.clamp((sizes[part] / unit[part, None].to(sizes.dtype)).float(), min=single.TINY).log_()
             there = None if counted is None else counted[part]
             low = (logs if there is None else torch.where(there, logs, math.inf)).amin(dim=1)

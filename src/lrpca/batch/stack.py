@@ -199,13 +199,18 @@ def medians(values: Any) -> Any:  # (b, m), NaN where there is none
     return values.sort(dim=1).values.gather(1, torch.clamp(count - 1, min=0) // 2)
 
 
+def pieces(count: int, entries: int, most: int) -> list[slice]:
+    """Return slices of `count` problems of so many entries, which have about `most` together."""
+    step = max(1, most // entries)
+    return [slice(first, min(count, first + step)) for first in range(0, count, step)]
+
+
 def _products(M: Any, N: Any) -> Any:  # (b, n, m); (b, m, k)
     """Return every M N as float64, in full precision, whatever torch is allowed to round."""
     if not rounds_products(M.device):
         return torch.bmm(M, N).double()
-    count = max(1, _PIECE // (M.shape[1] * M.shape[2]))
-    parts = zip(M.split(count), N.split(count), strict=True)
-    return torch.cat([torch.bmm(one.double(), other.double()) for one, other in parts])
+    parts = pieces(len(M), M.shape[1] * M.shape[2], _PIECE)
+    return torch.cat([torch.bmm(M[part].double(), N[part].double()) for part in parts])
 
 
 def _pairs(M: Any) -> Any:  # (b, n, r)

@@ -6,12 +6,10 @@ not observed have no residual. Complex numbers are clipped in modulus.
 
 from __future__ import annotations
 
-import numba
-
-_jit = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})
+from lrpca.kernels.cpu import outer
 
 
-@_jit
+@outer
 def dual_step(Y, observed, dual, M, mu, next_mu, weight):
     """Update the dual and the matrix whose singular values are shrunk next; return Σ|Λ' - Λ|².
 
@@ -34,7 +32,7 @@ def dual_step(Y, observed, dual, M, mu, next_mu, weight):
     return total
 
 
-@_jit
+@outer
 def add_clipped(Y, observed, M, level):
     """Set M = X + clip(Y - X, level) where M = X on entry: that is Y - S for S = soft(Y - X, level).
 

@@ -40,6 +40,7 @@ INLINED: Any = {"fastmath": FASTMATH, "error_model": "numpy", "forceinline": Tru
 # helper, which numba does not lock.
 HELPER: Any = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **INLINED}
 jit = numba.njit(**HELPER)
+outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 def aligned_zeros(count: int, dtype: Any) -> Any:
@@ -201,7 +202,7 @@ def _load_minus_5(tile, flat, o0, o1, o2, o3, rows, i, panel, m):
 
 
 @jit
-def minus_1(tile, rows, i, k, panel, m):
+def _minus_1(tile, rows, i, k, panel, m):
     """Subtract the product of column k of four rows from i on, and the panel of that component."""
     width = rows.shape[1]
     a, b, c, d = four_of(rows, i * width + k, width)
@@ -214,7 +215,7 @@ def minus_1(tile, rows, i, k, panel, m):
 
 
 @jit
-def minus_5(tile, rows, i, k, panel, m):
+def _minus_5(tile, rows, i, k, panel, m):
     """Subtract the product of five columns from k on."""
     width = rows.shape[1]
     at = i * width + k
@@ -234,28 +235,26 @@ def minus_5(tile, rows, i, k, panel, m):
         tile[3 * TILE + j] = s3
 
 
+@jit
+def minus(tile, rows, i, panels, start, done, m):
+    """Subtract the products of all columns of four rows and the panels from `start` on; the first if not `done`."""
+    rank = rows.shape[1]
+    for chunk in range(done, rank // 5):
+        k = 5 * chunk
+        _minus_5(tile, rows, i, k, view_of(panels, start + k * TILE, 5 * TILE), m)
+    for k in range(max(done, rank - rank % 5), rank):
+        _minus_1(tile, rows, i, k, view_of(panels, start + k * TILE, TILE), m)
+
+
 # ------------------------------------------------------------------------------------------ influence C = ψ(D)
 
 
 def influence(tile: Any, clip: Any, cutoff: Any, keep: Any, column_kept: Any, sums: Any, m: Any) -> None:
     """Replace D by C = clip(D) where |D| <= cutoff, else 0; count |D| <= keep by row and column; sum |C|².
 
-    `sums` receives ‖C‖² and the four row counts. `keep` None means cutoff: one comparison less, for all influences but
-    the soft one. Numba chooses the form by type.
+    `sums` receives ‖C‖² and the four row counts. Numba chooses the form by type.
     """
     raise NotImplementedError("compiled code only")
-
-
-def _modulus(x: Any, like: Any) -> Any:
-    """Return |x|; of a complex x through double precision, since its square may overflow and hypot is slow."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_modulus, jit_options=INLINED)
-def _choose_modulus(x, like):
-    if isinstance(x, numba.types.Complex):
-        return lambda x, like: cast_like(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), like)
-    return lambda x, like: abs(x)
 
 
 def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
@@ -264,10 +263,10 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
     n0 = n1 = n2 = n3 = zero
     for j in range(m):
         x0, x1, x2, x3 = tile[j], tile[TILE + j], tile[2 * TILE + j], tile[3 * TILE + j]
-        w0 = one if abs(x0) <= cutoff else zero
-        w1 = one if abs(x1) <= cutoff else zero
-        w2 = one if abs(x2) <= cutoff else zero
-        w3 = one if abs(x3) <= cutoff else zero
+        w0 = one if abs(x0) <= keep else zero
+        w1 = one if abs(x1) <= keep else zero
+        w2 = one if abs(x2) <= keep else zero
+        w3 = one if abs(x3) <= keep else zero
         c0 = min(max(x0, -clip), clip) if abs(x0) <= cutoff else zero
         c1 = min(max(x1, -clip), clip) if abs(x1) <= cutoff else zero
         c2 = min(max(x2, -clip), clip) if abs(x2) <= cutoff else zero
@@ -289,17 +288,17 @@ def _influence_real(tile, clip, cutoff, keep, column_kept, sums, m):
     sums[1], sums[2], sums[3], sums[4] = n0, n1, n2, n3
 
 
-def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
+def _influence_complex(tile, clip, cutoff, keep, column_kept, sums, m):
     zero, one = cast_like(0.0, clip), cast_like(1.0, clip)
-    limit = cutoff if keep is None else keep
     sums[0] = zero
     for q in range(4):
         row = view_of(tile, q * TILE, TILE)
         norm = count = zero
         for j in range(m):
             x = row[j]
-            size = _modulus(x, clip)
-            kept = one if size <= limit else zero
+            # Through double precision: the square may overflow, and hypot is slow.
+            size = cast_like(np.sqrt(np.float64(x.real) ** 2 + np.float64(x.imag) ** 2), clip)
+            kept = one if size <= keep else zero
             shrink = clip / size if size > clip else one
             inside = size <= cutoff
             row[j] = x * shrink if inside else cast_like(0.0, x)
@@ -312,8 +311,7 @@ def _influence_general(tile, clip, cutoff, keep, column_kept, sums, m):
 
 @overload(influence, jit_options=INLINED)
 def _choose_influence(tile, clip, cutoff, keep, column_kept, sums, m):
-    fast = isinstance(keep, numba.types.NoneType) and not isinstance(tile.dtype, numba.types.Complex)
-    return _influence_real if fast else _influence_general
+    return _influence_complex if isinstance(tile.dtype, numba.types.Complex) else _influence_real
 
 
 @jit
@@ -354,7 +352,7 @@ def _add_to_rows(out, i, k, a, b, c, d):
 
 
 @jit
-def rows_times_1(tile, panel, out, i, k, m):
+def _rows_times_1(tile, panel, out, i, k, m):
     """Add the product of the tile and the panel of component k to column k of rows i to i + 3."""
     zero = cast_like(0.0, tile[0])
     a = b = c = d = zero
@@ -368,7 +366,7 @@ def rows_times_1(tile, panel, out, i, k, m):
 
 
 @jit
-def rows_times_5(tile, panel, out, i, k, m):
+def _rows_times_5(tile, panel, out, i, k, m):
     """Add the products with five components from k on."""
     zero = cast_like(0.0, tile[0])
     a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = zero
@@ -404,7 +402,18 @@ def rows_times_5(tile, panel, out, i, k, m):
 
 
 @jit
-def columns_times_1(tile, rows, i, k, sums, m):
+def rows_times(tile, panels, start, out, i, m):
+    """Add the products of the tile and the panels from `start` on to rows i to i + 3 of `out`."""
+    count = out.shape[1]
+    for chunk in range(count // 5):
+        k = 5 * chunk
+        _rows_times_5(tile, view_of(panels, start + k * TILE, 5 * TILE), out, i, k, m)
+    for k in range(count - count % 5, count):
+        _rows_times_1(tile, view_of(panels, start + k * TILE, TILE), out, i, k, m)
+
+
+@jit
+def _columns_times_1(tile, rows, i, k, sums, m):
     """Add the products of the tile's columns and column k of four rows from i on to the panel of that component."""
     width = rows.shape[1]
     a, b, c, d = four_of(rows, i * width + k, width)
@@ -413,7 +422,7 @@ def columns_times_1(tile, rows, i, k, sums, m):
 
 
 @jit
-def columns_times_5(tile, rows, i, k, sums, m):
+def _columns_times_5(tile, rows, i, k, sums, m):
     """Add the products with five columns from k on."""
     width = rows.shape[1]
     at = i * width + k
@@ -426,6 +435,17 @@ def columns_times_5(tile, rows, i, k, sums, m):
         sums[2 * TILE + j] += a[2] * w + b[2] * x + c[2] * y + d[2] * z
         sums[3 * TILE + j] += a[3] * w + b[3] * x + c[3] * y + d[3] * z
         sums[4 * TILE + j] += a[4] * w + b[4] * x + c[4] * y + d[4] * z
+
+
+@jit
+def columns_times(tile, rows, i, panels, start, m):
+    """Add the products of the tile's columns and four rows from i on to the panels from `start` on."""
+    count = rows.shape[1]
+    for chunk in range(count // 5):
+        k = 5 * chunk
+        _columns_times_5(tile, rows, i, k, view_of(panels, start + k * TILE, 5 * TILE), m)
+    for k in range(count - count % 5, count):
+        _columns_times_1(tile, rows, i, k, view_of(panels, start + k * TILE, TILE), m)
 
 
 # ------------------------------------------------------------------------------------------ the pass
@@ -482,7 +502,7 @@ def rectangle_pass(
     Groups of rows are walked along a stretch of columns, so memory is read in long runs. Rows past
     the end count as missing: they add zeros.
     """
-    rank, ka, kb = L.shape[1], CA.shape[1], B.shape[1]
+    rank, kb = L.shape[1], B.shape[1]
     tiles = -(-n2 // TILE)
     width = len(A) // (tiles * TILE)
     norm_C, norm_D = 0.0, 0.0
@@ -504,11 +524,7 @@ def rectangle_pass(
                         _load_minus_5(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
                     else:
                         _load_minus_1(tile, flat, o0, o1, o2, o3, L, i, R_panel, m)
-                    for chunk in range(1, rank // 5):
-                        k = 5 * chunk
-                        minus_5(tile, L, i, k, view_of(R, (t * rank + k) * TILE, 5 * TILE), m)
-                    for k in range(max(1, rank - rank % 5), rank):
-                        minus_1(tile, L, i, k, view_of(R, (t * rank + k) * TILE, TILE), m)
+                    minus(tile, L, i, R, t * rank * TILE, 1, m)
                     for j in range(rows * TILE, 4 * TILE):
                         tile[j] = np.nan
                     if len(mask):
@@ -518,33 +534,18 @@ def rectangle_pass(
                     if want_energy:
                         norm_D += _energy(tile, rows, m)
                     if len(kept):
-                        _kept_indicator(tile, cutoff if keep is None else keep, kept, m)
+                        _kept_indicator(tile, keep, kept, m)
                     prefetch_range(flat, o1 + GROUP * stride, following)
                     influence(tile, clip, cutoff, keep, view_of(column_kept, j0, TILE), sums, m)
                     norm_C += sums[0]
                     for q in range(4):
                         row_kept[i + q] += sums[q + 1]
                     prefetch_range(flat, o2 + GROUP * stride, following)
-                    for chunk in range(ka // 5):
-                        k = 5 * chunk
-                        rows_times_5(tile, view_of(A, (t * width + k) * TILE, 5 * TILE), CA, i, k, m)
-                    for k in range(ka - ka % 5, ka):
-                        rows_times_1(tile, view_of(A, (t * width + k) * TILE, TILE), CA, i, k, m)
+                    rows_times(tile, A, t * width * TILE, CA, i, m)
                     prefetch_range(flat, o3 + GROUP * stride, following)
-                    for chunk in range(kb // 5):
-                        k = 5 * chunk
-                        columns_times_5(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, 5 * TILE), m)
-                    for k in range(kb - kb % 5, kb):
-                        columns_times_1(tile, B, i, k, view_of(CtB, (t * kb + k) * TILE, TILE), m)
+                    columns_times(tile, B, i, CtB, t * kb * TILE, m)
                     if len(kept):
-                        pairs = L_pairs.shape[1]
-                        for chunk in range(pairs // 5):
-                            k = 5 * chunk
-                            at = (t * pairs + k) * TILE
-                            rows_times_5(kept, view_of(R_pairs, at, 5 * TILE), row_grams, i, k, m)
-                            columns_times_5(kept, L_pairs, i, k, view_of(column_grams, at, 5 * TILE), m)
-                        for k in range(pairs - pairs % 5, pairs):
-                            at = (t * pairs + k) * TILE
-                            rows_times_1(kept, view_of(R_pairs, at, TILE), row_grams, i, k, m)
-                            columns_times_1(kept, L_pairs, i, k, view_of(column_grams, at, TILE), m)
+                        at = t * L_pairs.shape[1] * TILE
+                        rows_times(kept, R_pairs, at, row_grams, i, m)
+                        columns_times(kept, L_pairs, i, column_grams, at, m)
     return norm_C, norm_D

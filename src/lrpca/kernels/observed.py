@@ -6,39 +6,13 @@ by columns. All functions are serial, release the GIL and work on a range of row
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from lrpca.kernels.cpu import FASTMATH
+from lrpca.kernels.cpu import outer
 from lrpca.kernels.selection import modulus, selected_threshold
 
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
-
-@_outer
-def sort_by_columns(
-    columns,  # (m,) int
-    pointers,  # (n1 + 1,) int
-    column_pointers,  # (n2 + 1,) int, set
-    order,  # (m,) int, set to positions in the list
-    rows,  # (m,) int, set to the rows of the entries in that order
-):
-    """Sort a list of entries by columns, in the order of rows within each, by counting."""
-    column_pointers[:] = 0
-    for t in range(len(columns)):
-        column_pointers[columns[t] + 1] += 1
-    for j in range(len(column_pointers) - 1):
-        column_pointers[j + 1] += column_pointers[j]
-    following = column_pointers.copy()
-    for i in range(len(pointers) - 1):
-        for t in range(pointers[i], pointers[i + 1]):
-            place = following[columns[t]]
-            following[columns[t]] += 1
-            order[place] = t
-            rows[place] = i
-
-
-@_outer
+@outer
 def residual(
     values,  # (m,)
     columns,  # (m,) int
@@ -59,7 +33,7 @@ def residual(
             D[t] = x
 
 
-@_outer
+@outer
 def thresholds_by_line(
     D,  # (m,)
     order,  # (m,) int: the entries by columns; None for rows
@@ -67,11 +41,8 @@ def thresholds_by_line(
     first,
     stop,
     share,
-    shift,
-    sizes,  # (longest line,) real
-    bits,  # (longest line,) the same memory as integers
-    counts,  # (2 BINS,)
-    work,  # (longest line + 1,) real
+    sizes,  # (longest line,) real, and the next: work memory
+    work,
     thresholds,  # (n,), set from `first` to `stop`
 ):
     """Set the modulus from which on entries are among the floor(share * observed) largest of their row or column."""
@@ -80,10 +51,10 @@ def thresholds_by_line(
         observed = pointers[i + 1] - start
         for t in range(observed):
             sizes[t] = modulus(D[start + t if order is None else order[start + t]])
-        thresholds[i] = selected_threshold(sizes, bits, 0, observed, observed, share, shift, counts, work)
+        thresholds[i] = selected_threshold(sizes, observed, observed, share, work)
 
 
-@_outer
+@outer
 def reject(
     D,  # (m,), set to E
     columns,  # (m,) int
@@ -112,7 +83,7 @@ def reject(
     return total
 
 
-@_outer
+@outer
 def lines_times(
     E,  # (m,)
     order,  # (m,) int: the entries by columns; None for rows

@@ -7,6 +7,8 @@ from typing import Any
 
 import numba
 
+from lrpca.kernels.cpu import outer
+
 # How far a window reaches beyond the last bin within it.
 _BEYOND = 1 + 1e-6
 # A window that is not narrowed by more than this is as good as before.
@@ -76,8 +78,7 @@ def _fit_peak(
     return sigma, members
 
 
-# Sums in any order.
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "nsz", "contract", "arcp"}, error_model="numpy")
+@outer
 def find_peak(
     counts: Any,  # (k,)
     centres: Any,  # (k,) of the bins

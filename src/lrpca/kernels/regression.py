@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from lrpca.kernels.cpu import FASTMATH, four_of, jit, view_of
+from lrpca.kernels.cpu import four_of, jit, outer, view_of
 from lrpca.kernels.trimmed import kth_smallest
 
 TILE = 768
@@ -61,7 +61,6 @@ SAME_LEVEL = 0.9
 
 # Numba writes these out where they are called, and compiles them once.
 _written_out = numba.njit(inline="always")
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 # ------------------------------------------------------------------------------------------ small systems
@@ -321,7 +320,7 @@ def _trusted(level, good, noise, kept, seen):
 # ------------------------------------------------------------------------------------------ what Python calls
 
 
-@_outer
+@outer
 def fit_samples(
     values,  # (m, n2) float32 or float64, NaN where missing
     offset,  # (n2,) taken off every row, or (0,)
@@ -391,7 +390,7 @@ def fit_samples(
     return True
 
 
-@_outer
+@outer
 def finish_fits(
     values,  # (m, n2) as above
     offset,  # (n2,) or (0,)
@@ -508,7 +507,7 @@ def finish_fits(
     return True
 
 
-@_outer
+@outer
 def multiply_rows(c, back, out):  # c (m, r); back (r, k); out (m, k), set
     """Set out = c back; the bits of a row depend on nothing else, which BLAS does not promise."""
     for i in range(len(c)):

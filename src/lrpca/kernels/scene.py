@@ -1,20 +1,17 @@
 """Learning a scene from samples of its frames, and marking frames: compiled by numba, serial, releasing the GIL.
 
 A picture is a row of N = pixels x channels bytes; where neighbours matter it is (height, width, channels). Under the
-reference light a picture is ``y - R l + R l_ref``, rounded and clipped to bytes again: `relight`. Everything compiled
-is in this one file: numba's cache on disk is renewed when the file of the *outer* function changes.
+reference light a picture is ``y - R l + R l_ref``, rounded and clipped to bytes again: `relight`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
-from lrpca.kernels.cpu import FASTMATH, jit
-
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+from lrpca.kernels.cpu import jit, outer
+from lrpca.kernels.trimmed import kth_smallest
 
 _TILE = 1024
 # Columns that are gathered together: their bytes share cache lines.
@@ -37,24 +34,11 @@ def _middle_of(counts, total):
     return 255
 
 
-@jit
-def _middle_of_few(values, count):
-    """Return the lower median of the first `count` bytes, which are sorted by insertion."""
-    for s in range(1, count):
-        value = values[s]
-        k = s
-        while k > 0 and values[k - 1] > value:
-            values[k] = values[k - 1]
-            k -= 1
-        values[k] = value
-    return values[(count - 1) // 2]
-
-
-@_outer
+@outer
 def few_middle_values(samples: Any, middle: Any) -> None:  # samples (m, N) uint8, m small; middle (N,) uint8, written
     """Write the median of every column, the lower one of an even number."""
     m, size = samples.shape
-    tile = np.empty((_GATHERED, m), np.uint8)
+    tile, work = np.empty((_GATHERED, m), np.uint8), np.empty(m, np.uint8)
     for start in range(0, size, _GATHERED):
         width = min(_GATHERED, size - start)
         for s in range(m):
@@ -62,10 +46,10 @@ def few_middle_values(samples: Any, middle: Any) -> None:  # samples (m, N) uint
             for j in range(width):
                 tile[j, s] = row[j]
         for j in range(width):
-            middle[start + j] = _middle_of_few(tile[j], m)
+            middle[start + j] = kth_smallest(tile[j], m, (m - 1) // 2, work)
 
 
-@_outer
+@outer
 def middle_values(
     samples: Any,  # (m, N) uint8
     first: int,
@@ -133,7 +117,7 @@ def _add_moments(tile, coefficients, s, x, cut, A, b, e, weight, width, r):
                 A[k, h, j] += both * weight[j]
 
 
-@_outer
+@outer
 def fit_columns(
     samples: Any,  # (m, N) uint8
     coefficients: Any,  # (m, r) float32
@@ -199,7 +183,7 @@ def _relight(frame, change, basis, out):
             target[j] = np.uint8(np.int32(min(max(tile[j], np.float32(0.0)), np.float32(255.0))))
 
 
-@_outer
+@outer
 def relight(
     frames: Any,  # (n, N) uint8
     changes: Any,  # (n, r) float32: l_ref - l of each frame
@@ -232,7 +216,7 @@ def _strengths(picture, reference, weights, out):
             out[p] = colour * (x * x + y * y + z * z - even) + grey * even
 
 
-@_outer
+@outer
 def candidates(
     picture: Any,  # (pixels, channels) uint8, under the reference light
     reference: Any,  # (pixels, channels) uint8
@@ -431,7 +415,7 @@ def _drop_halos(picture, reference, strength, limit, place, height, width, weigh
                 mask[p] = 0
 
 
-@_outer
+@outer
 def mark_frame(
     frame: Any,  # (pixels x channels,) uint8, as it came
     change: Any,  # (r,) float32: l_ref - l
@@ -484,7 +468,7 @@ def mark_frame(
                 mask[p] = 0
 
 
-@_outer
+@outer
 def average_squares(
     picture: Any,  # (height, width, channels) uint8
     side: int,

@@ -1,9 +1,7 @@
 """The k-th largest modulus of every row and every column of a residual, and what is left below them.
 
 The operator T_α of robust PCA keeps an entry if it is among the largest floor(α m) of the m observed entries of its row
-*and* of its column. An entry as large as the k-th largest is kept, so equal entries are kept together. No sorting:
-a histogram of the leading bits of the moduli (floating-point numbers are ordered like their bits) tells in which of 512
-narrow bins the k-th largest lies, and only the few numbers of that bin are partitioned. It is exact for any data.
+*and* of its column. An entry as large as the k-th largest is kept, so equal entries are kept together.
 
 All functions are serial, release the GIL and work on a range of rows or columns. D is stored, so that both thresholds
 and the rejection see the same bits. NaN marks a missing entry; every comparison with it must be False, hence no
@@ -18,17 +16,11 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.cpu import FASTMATH, jit
+from lrpca.kernels.cpu import jit, outer
+from lrpca.kernels.trimmed import kth_smallest
 
-BINS = 512
-# A sixteenth of an octave per bin.
-_KEPT_BITS = 4
-# So few numbers are partitioned at once.
-_FEW = 64
 # Rounding of `share * count`: 0.29 * 100 is a little less than 29.
 _ROUNDING = 1e-9
-
-_outer = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
 def modulus(x: Any) -> Any:
@@ -47,110 +39,48 @@ def _choose_modulus(x):
     return lambda x: abs(x)
 
 
-def shift_of(real: Any) -> int:
-    """Return by how many bits the moduli of a dtype are shifted to get the number of their bin."""
-    return int(np.finfo(real).nmant) - _KEPT_BITS
-
-
 @jit
-def _partition_largest(work, count, k):
-    """Return the k-th largest of work[:count], which is reordered (Hoare's selection, pivot the median of three)."""
-    low, high, goal = 0, count - 1, k - 1
-    while low < high:
-        a, b, c = work[low], work[(low + high) >> 1], work[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while work[i] > pivot:
-                i += 1
-            while work[j] < pivot:
-                j -= 1
-            if i <= j:
-                work[i], work[j] = work[j], work[i]
-                i += 1
-                j -= 1
-        if goal <= j:
-            high = j
-        elif goal >= i:
-            low = i
-        else:
-            break
-    return work[goal]
+def selected_threshold(sizes, count, observed, share, work):
+    """Return the size from which on entries are among the floor(share * observed) largest; inf if none is.
 
-
-@jit
-def _kth_largest(sizes, bits, start, count, k, shift, counts, work):
-    """Return the k-th largest of sizes[start : start + count], `bits` being the same memory seen as integers.
-
-    Negative numbers stand for missing entries and are the smallest. `counts` holds two histograms.
+    Missing ones of the `count` sizes are negative; `work` is as long.
     """
-    if count <= _FEW:
-        for t in range(count):
-            work[t] = sizes[start + t]
-        return _partition_largest(work, count, k)
-    top = bits[start]
-    for t in range(start, start + count):
-        top = max(top, bits[t])
-    base = top >> shift
-    counts[:] = 0
-    even = count & ~1
-    # Two histograms: equal neighbours would wait for each other's sum.
-    for t in range(start, start + even, 2):
-        counts[min(base - (bits[t] >> shift), BINS - 1)] += 1
-        counts[BINS + min(base - (bits[t + 1] >> shift), BINS - 1)] += 1
-    if even < count:
-        counts[min(base - (bits[start + even] >> shift), BINS - 1)] += 1
-    place, before = 0, 0
-    while before + counts[place] + counts[BINS + place] < k:
-        before += counts[place] + counts[BINS + place]
-        place += 1
-    last = place == BINS - 1
-    found = 0
-    for t in range(start, start + count):
-        distance = base - (bits[t] >> shift)
-        work[found] = sizes[t]
-        found += 1 if distance == place or (last and distance > place) else 0
-    return _partition_largest(work, found, k - before)
+    k = min(observed, int(share * observed + _ROUNDING))
+    return kth_smallest(sizes, count, count - k, work) if k > 0 else np.inf
 
 
 @jit
-def selected_threshold(sizes, bits, start, count, observed, share, shift, counts, work):
-    """Return the modulus from which on entries are among the floor(share * observed) largest; inf if none is."""
-    k = min(observed, int(share * observed + _ROUNDING))
-    if k <= 0:
-        return np.inf
-    return _kth_largest(sizes, bits, start, count, k, shift, counts, work)
+def residual_row(stored, L, i, Rt, row):
+    """Set `row` to row i of Y - L Rᵀ."""
+    for j in range(len(row)):
+        row[j] = stored[j]
+    rank = Rt.shape[0]
+    for k in range(rank & 1):
+        a = L[i, k]
+        for j in range(len(row)):
+            row[j] -= a * Rt[k, j]
+    for k in range(rank & 1, rank, 2):
+        a, b = L[i, k], L[i, k + 1]
+        for j in range(len(row)):
+            row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
 
 
-@_outer
+@outer
 def row_thresholds(
     Y,  # (n1, n2), NaN where missing; may be D
     L,  # (n1, r)
     Rt,  # (r, n2)
     share,
-    shift,
     D,  # (n1, n2), set to Y - L Rᵀ
-    row,  # (n2,) of D's type
-    sizes,  # (n2,) real
-    bits,  # (n2,) the same memory as integers
-    counts,  # (2 BINS,)
-    work,  # (n2 + 1,) real
+    row,  # (n2,) of D's type, work memory
+    sizes,  # (n2,) real, and the next: work memory
+    work,
     thresholds,  # (n1,), set
 ):
     """Set D to the residual of some rows and `thresholds` to the k-th largest modulus of each of them."""
     n1, n2 = D.shape
-    rank = L.shape[1]
     for i in range(n1):
-        for j in range(n2):
-            row[j] = Y[i, j]
-        for k in range(rank & 1):
-            a = L[i, k]
-            for j in range(n2):
-                row[j] -= a * Rt[k, j]
-        for k in range(rank & 1, rank, 2):
-            a, b = L[i, k], L[i, k + 1]
-            for j in range(n2):
-                row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
+        residual_row(Y[i], L, i, Rt, row)
         observed = 0
         for j in range(n2):
             size = modulus(row[j])
@@ -158,25 +88,21 @@ def row_thresholds(
             sizes[j] = size if seen else -1.0
             observed += 1 if seen else 0
             D[i, j] = row[j]
-        thresholds[i] = selected_threshold(sizes, bits, 0, n2, observed, share, shift, counts, work)
+        thresholds[i] = selected_threshold(sizes, n2, observed, share, work)
 
 
-@_outer
+@outer
 def column_thresholds(
     D,  # (n1, n2)
     first,
     stop,
     share,
-    shift,
-    sizes,  # (width * n1,) real
-    bits,  # (width * n1,) the same memory as integers
-    counts,  # (2 BINS,)
-    work,  # (n1 + 1,) real
+    sizes,  # (width, n1) real, work memory
+    work,  # (n1,) likewise
     thresholds,  # (n2,), set from `first` to `stop`
 ):
     """Set the k-th largest modulus of columns `first` to `stop`; tiles of them are transposed into `sizes`."""
-    n1 = D.shape[0]
-    width = len(sizes) // n1
+    width, n1 = sizes.shape
     for j0 in range(first, stop, width):
         m = min(width, stop - j0)
         # Eight rows at a time, so that stores fill whole cache lines.
@@ -185,15 +111,15 @@ def column_thresholds(
             for w in range(m):
                 for i in range(first_row, first_row + rows):
                     size = modulus(D[i, j0 + w])
-                    sizes[w * n1 + i] = size if size == size else -1.0
+                    sizes[w, i] = size if size == size else -1.0
         for w in range(m):
             observed = 0
-            for t in range(w * n1, (w + 1) * n1):
-                observed += 1 if sizes[t] >= 0 else 0
-            thresholds[j0 + w] = selected_threshold(sizes, bits, w * n1, n1, observed, share, shift, counts, work)
+            for t in range(n1):
+                observed += 1 if sizes[w, t] >= 0 else 0
+            thresholds[j0 + w] = selected_threshold(sizes[w], n1, observed, share, work)
 
 
-@_outer
+@outer
 def reject(
     D,  # (n1, n2), set to E = D - T(D) if `store`
     row_levels,  # (n1,)

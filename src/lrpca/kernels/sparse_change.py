@@ -13,8 +13,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lrpca.kernels.cpu import FASTMATH, INLINED, jit
-from lrpca.kernels.selection import modulus
+from lrpca.kernels.cpu import INLINED, jit, outer
+from lrpca.kernels.selection import modulus, residual_row
 
 
 def clipped(d: Any, clip: Any) -> Any:
@@ -30,22 +30,6 @@ def _choose_clipped(d, clip):
 
 
 @jit
-def _residual(stored, L, i, Rt, row):
-    """Set `row` to row i of Y - L Rᵀ."""
-    for j in range(len(row)):
-        row[j] = stored[j]
-    rank = Rt.shape[0]
-    for k in range(rank & 1):
-        a = L[i, k]
-        for j in range(len(row)):
-            row[j] -= a * Rt[k, j]
-    for k in range(rank & 1, rank, 2):
-        a, b = L[i, k], L[i, k + 1]
-        for j in range(len(row)):
-            row[j] -= a * Rt[k, j] + b * Rt[k + 1, j]
-
-
-@jit
 def _to_sparse(row, clip, own, columns):
     """Replace a row of D by D - ψ(D)."""
     for j in range(len(row)):
@@ -53,7 +37,7 @@ def _to_sparse(row, clip, own, columns):
         row[j] = d - clipped(d, clip) if modulus(d) <= max(own, columns[j]) else d
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+@outer
 def block_change(
     block,  # (m, n2), NaN where missing
     L_old,  # (m, r)
@@ -74,8 +58,8 @@ def block_change(
     nothing = np.zeros(1, rows_old.dtype)[0]
     for i in range(block.shape[0]):
         stored = block[i]
-        _residual(stored, L_old, i, Rt_old, old)
-        _residual(stored, L_new, i, Rt_new, new)
+        residual_row(stored, L_old, i, Rt_old, old)
+        residual_row(stored, L_new, i, Rt_new, new)
         _to_sparse(old, clip_old, rows_old[i], columns_old)
         _to_sparse(new, clip_new, rows_new[i], columns_new)
         here, length = nothing, nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ def plain_pass(
     """
     if not fast and rounds_products(Y.device):
         arithmetic = torch.promote_types(arithmetic, torch.float64)
-    sums = _Sums(Y, L.shape[1], A.shape[1], B.shape[1], arithmetic, grams)
+    sums = _zeros(Y, L.shape[1], A.shape[1], B.shape[1], arithmetic, grams)
     near = _same_again([L, R, A, B], arithmetic)
     levels = _rounded(level, arithmetic)
     pairs = (pair_products(near[3], near[0]), pair_products(near[2], near[1])) if grams else None
@@ -77,9 +77,13 @@ def plain_pass(
         sums.kept_by_row[rows] += _counts(kept)
         sums.kept_by_column[columns] += _counts(kept.T)
         if pairs is not None:
-            sums.row_pairs[rows] += kept @ pairs[1][columns]
-            sums.column_pairs[columns] += kept.T @ pairs[0][rows]
-    return sums.result(L.shape[1] if grams else None)
+            sums.row_grams[rows] += kept @ pairs[1][columns]
+            sums.column_grams[columns] += kept.T @ pairs[0][rows]
+    sums.norms[2] = sums.kept_by_row.sum()
+    if not grams:
+        return sums
+    row_grams, column_grams = (unpack_pairs(packed, L.shape[1]) for packed in (sums.row_grams, sums.column_grams))
+    return replace(sums, row_grams=row_grams, column_grams=column_grams)
 
 
 def plain_change(
@@ -103,27 +107,17 @@ def plain_change(
     return sums
 
 
-class _Sums:
-    """What the rectangles add to, in double precision."""
+def _zeros(Y: Any, rank: int, ka: int, kb: int, arithmetic: Any, grams: bool) -> TensorPass:
+    """Return what rectangles add to, in double precision; Grams, when asked, by pairs of components."""
+    n1, n2 = Y.shape
+    wide, pairs = torch.promote_types(arithmetic, torch.float64), rank * (rank + 1) // 2
 
-    def __init__(self, Y: Any, rank: int, ka: int, kb: int, arithmetic: Any, grams: bool) -> None:
-        (n1, n2), device = Y.shape, Y.device
-        wide = torch.promote_types(arithmetic, torch.float64)
-        pairs = rank * (rank + 1) // 2 if grams else 0
-        self.CA = torch.zeros((n1, ka), dtype=wide, device=device)
-        self.CtB = torch.zeros((n2, kb), dtype=wide, device=device)
-        self.kept_by_row = torch.zeros(n1, dtype=torch.int64, device=device)
-        self.kept_by_column = torch.zeros(n2, dtype=torch.int64, device=device)
-        self.norms = torch.zeros(3, dtype=torch.float64, device=device)
-        self.row_pairs = torch.zeros((n1, pairs), dtype=wide, device=device)
-        self.column_pairs = torch.zeros((n2, pairs), dtype=wide, device=device)
+    def zeros(*shape: int, dtype: Any = wide) -> Any:
+        return torch.zeros(shape, dtype=dtype, device=Y.device)
 
-    def result(self, rank: int | None) -> TensorPass:
-        """Return the pass; Grams if there is a rank."""
-        self.norms[2] = self.kept_by_row.sum()
-        pairs = self.row_pairs, self.column_pairs
-        grams = [] if rank is None else [unpack_pairs(packed, rank) for packed in pairs]
-        return TensorPass(self.CA, self.CtB, self.kept_by_row, self.kept_by_column, self.norms, *grams)
+    counts = (zeros(n, dtype=torch.int64) for n in (n1, n2))
+    both = (zeros(n1, pairs), zeros(n2, pairs)) if grams else ()
+    return TensorPass(zeros(n1, ka), zeros(n2, kb), *counts, zeros(3, dtype=torch.float64), *both)
 
 
 def unpack_pairs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numba
 
-from lrpca.kernels.cpu import FASTMATH, HELPER
+from lrpca.kernels.cpu import HELPER, outer
 
 # So few numbers are sorted by insertion.
 _FEW = 12
@@ -51,7 +51,7 @@ def kth_smallest(values, count, k, work):
     return work[k]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+@outer
 def trimmed_means(values, cut, work, means):  # values (m, n), without NaN; work (n,); means (m,), set
     """Set the mean of every row without its `cut` smallest and `cut` largest numbers, ``2 cut < n``."""
     n = values.shape[1]

@@ -10,7 +10,7 @@ import numpy as np
 from lrpca.core.devices import is_tensor
 from lrpca.matrices.accept_tensor import accept_tensor, host_argument, refuse_list_of_tensors
 from lrpca.matrices.chunked.large import LARGE, accept_large, is_list_of_paths, is_path, open_mask
-from lrpca.matrices.dense import DenseMatrix, readable, two_axes_advice
+from lrpca.matrices.dense import DenseMatrix, native_dtype, readable, two_axes_advice
 
 
 def accept(Y: Any, mask: Any = None) -> DenseMatrix:
@@ -102,6 +102,4 @@ def _accept_sparse(Y: Any, mask: Any) -> DenseMatrix:
     csr = Y.tocsr()
     if csr.dtype.kind not in "biufc":
         raise ValueError(f"Y.dtype={csr.dtype} is not numeric; convert it first, e.g. Y.astype(float)")
-    if csr.dtype.kind in "fc" and csr.dtype.itemsize not in ((4, 8) if csr.dtype.kind == "f" else (8, 16)):
-        csr = csr.astype(np.float64 if csr.dtype.kind == "f" else np.complex128)
-    return SparseMatrix(csr, _as_mask(mask, csr.shape))
+    return SparseMatrix(csr.astype(native_dtype(csr.dtype), copy=False), _as_mask(mask, csr.shape))

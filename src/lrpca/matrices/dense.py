@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import reduce
 from mmap import mmap
 from typing import Any, TypeVar
 
@@ -247,8 +249,7 @@ class DenseMatrix:
         stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
         with np.errstate(over="ignore") if real == np.float32 else nullcontext():
-            clip, cutoff = real.type(level.clip), real.type(level.cutoff)
-            keep = None if level.keep == level.cutoff else real.type(level.keep)
+            clip, cutoff, keep = (real.type(number) for number in level)
         laid_out: dict[int, tuple[Any, ...]] = {}
 
         def panels(columns: slice) -> tuple[Any, ...]:
@@ -283,11 +284,23 @@ class DenseMatrix:
                 norms += cpu.rectangle_pass(
                     *data, L_rows[these], R_panels, B_rows[these], A_panels, *asked, *outputs, *own
                 )
-            return CA, CtB, row_kept, column_kept, row_grams, column_grams, norms
+            by_column = (
+                cpu.from_panels(panel, m2, k).astype(wide, "C") for panel, k in ((CtB, kb), (column_grams, pairs))
+            )
+            counts = row_kept[:m1].astype(np.int64), column_kept[:m2].astype(np.int64)
+            return CA[:m1], row_grams[:m1].astype(wide), counts[0], *by_column, counts[1], norms
 
         parts = self._parts(max(rank, ka, kb))
         results = self.threads.map(work, parts, work=n1 * n2 * (rank + ka + kb + 2 * pairs + 1.0))
-        return _gather(parts, results, (n1, n2), kb, rank if grams else None, energy)
+        *sums, norms = zip(*results, strict=True)
+        CA, row_grams, row_kept, CtB, column_grams, column_kept = joined(parts, sums[:3], sums[3:])
+        norm_C, norm_D = np.sqrt(sum(norms, np.zeros(2))).tolist()
+        found = Pass(CA, CtB, row_kept, column_kept, norm_C, norm_D if energy else None)
+        if grams:
+            found = replace(
+                found, row_grams=_unpack_pairs(row_grams, rank), column_grams=_unpack_pairs(column_grams, rank)
+            )
+        return found
 
     def _parts(self, width: int) -> list[Rectangle]:
         """Return the fixed partition, for sums of `width` numbers along the axis that is not cut."""
@@ -362,16 +375,19 @@ def arithmetic_dtype(dtype: Any) -> Any:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
+def native_dtype(dtype: Any) -> Any:
+    """Return the number type in which the kernels read what is stored as `dtype`."""
+    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
+        return np.dtype(np.float32 if dtype.itemsize < 4 else np.float64)
+    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
+        return np.dtype(np.complex128)
+    return dtype.newbyteorder("=")
+
+
 def readable(array: Any) -> Any:
     """Return the array itself, or a copy in a number type the kernels read."""
-    dtype = array.dtype
-    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
-        return array.astype(np.float32 if dtype.itemsize < 4 else np.float64)
-    if dtype.kind == "c" and dtype.itemsize not in (8, 16):
-        return array.astype(np.complex128)
-    if not dtype.isnative or not array.flags.aligned:
-        return array.astype(dtype.newbyteorder("="))
-    return array
+    dtype = native_dtype(array.dtype)
+    return array if array.dtype == dtype and array.flags.aligned else array.astype(dtype)
 
 
 def two_axes_advice(ndim: int, name: str) -> str:
@@ -397,63 +413,17 @@ def _frozen(array: Any) -> Any:
     return array
 
 
-def _gather(
-    parts: list[Rectangle],
-    results: list[tuple[Any, ...]],
-    shape: tuple[int, int],
-    kb: int,
-    rank: int | None,
-    energy: bool,
-) -> Pass:
-    """Sum the rectangles' shares in float64 and in the order of the partition."""
-    n1, n2 = shape
-    pairs = 0 if rank is None else rank * (rank + 1) // 2
-    by_row = [[(rows, share[k]) for (rows, _), share in zip(parts, results, strict=True)] for k in (0, 2, 4)]
-    by_column = [[(columns, share[k]) for (_, columns), share in zip(parts, results, strict=True)] for k in (1, 3, 5)]
-    norms = sum((share[6] for share in results), np.zeros(2))
-    return Pass(
-        CA=_rows_of(by_row[0], n1),
-        CtB=_columns_of(by_column[0], n2, kb),
-        kept_by_row=_rows_of(by_row[1], n1).astype(np.int64),
-        kept_by_column=_columns_of(by_column[1], n2, 1)[:, 0].astype(np.int64),
-        norm_C=float(np.sqrt(norms[0])),
-        norm_D=float(np.sqrt(norms[1])) if energy else None,
-        row_grams=None if rank is None else _unpack_pairs(_rows_of(by_row[2], n1), rank),
-        column_grams=None if rank is None else _unpack_pairs(_columns_of(by_column[2], n2, pairs), rank),
-    )
+def joined(parts: list[Rectangle], by_row: Sequence[Any], by_column: Sequence[Any]) -> list[Any]:
+    """Return what rectangles have summed by row, and by column: joined along the axis that is cut, else added in order.
 
-
-def _rows_of(shares: list[tuple[slice, Any]], n1: int) -> Any:
-    """Return the sum of rectangles' shares by rows, without the few rows that kernels want more."""
-    if len(shares) == 1:
-        return _widened(shares[0][1])[:n1]
-    total = np.zeros((n1, *shares[0][1].shape[1:]), _wide_of(shares[0][1]))
-    for rows, share in shares:
-        total[rows] += share[: rows.stop - rows.start]
-    return total
-
-
-def _columns_of(shares: list[tuple[slice, Any]], n2: int, count: int) -> Any:
-    """Return the sum of rectangles' shares by columns, which are panels."""
-    from lrpca.kernels.cpu import from_panels
-
-    totals: dict[tuple[int, int], Any] = {}
-    for columns, share in shares:
-        place = (columns.start, columns.stop)
-        if place in totals:
-            totals[place] += share
-        else:
-            totals[place] = _widened(share)
-    found = [from_panels(total, last - first, count) for (first, last), total in totals.items()]
-    return np.ascontiguousarray(np.concatenate(found) if len(found) > 1 else found[0])
-
-
-def _wide_of(array: Any) -> Any:
-    return np.promote_types(array.dtype, np.float64)
-
-
-def _widened(array: Any) -> Any:
-    return array.astype(_wide_of(array), copy=False)
+    Every entry of `by_row` and `by_column` has one array for each of the `parts`.
+    """
+    over_rows = parts[0][0] != parts[-1][0]
+    return [
+        np.concatenate(shares) if is_cut else reduce(np.add, shares)
+        for which, is_cut in ((by_row, over_rows), (by_column, not over_rows))
+        for shares in which
+    ]
 
 
 def _unpack_pairs(

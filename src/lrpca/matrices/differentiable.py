@@ -9,7 +9,7 @@ import numpy as np
 
 from lrpca.core.influence import Levels
 from lrpca.kernels.reference import Adjoint
-from lrpca.matrices.dense import DenseMatrix
+from lrpca.matrices.dense import DenseMatrix, joined
 from lrpca.matrices.partition import Rectangle
 
 # Matrices of fewer entries are one part: to wake a thread takes as long as the pass.
@@ -82,8 +82,6 @@ class DifferentiableMatrix(DenseMatrix):
 
         parts = self._parts(rank)
         results = self.threads.map(work, parts, work=n1 * n2 * (7.0 * rank + 1.0))
-        L_bar, R_total = np.zeros((n1, rank)), np.zeros((n2, rank))
-        for (rows, columns), (L_share, R_share, _) in zip(parts, results, strict=True):
-            L_bar[rows] += L_share
-            R_total[columns] += R_share
-        return Adjoint(L_bar, R_total, float(sum(share[2] for share in results)))
+        L_shares, R_shares, clips = zip(*results, strict=True)
+        L_bar, R_total = joined(parts, [L_shares], [R_shares])
+        return Adjoint(L_bar, R_total, float(sum(clips)))

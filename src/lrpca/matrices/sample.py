@@ -67,7 +67,8 @@ class Sample:
     @cached_property
     def _without_common(self) -> Sample | None:
         """The same, None where there is no such value: a sample that held itself would be freed late."""
-        few = self.values[self._spread(_LOOKED_AT)]
+        # In one that goes row by row these are in all columns.
+        few = self.values[(_GOLDEN * np.arange(_LOOKED_AT) % 1.0 * len(self.values)).astype(int)]
         if len(self.values) > _LOOKED_AT and len(np.unique(few)) == len(few):
             # A value that a tenth of all have would be there 25 times.
             return None
@@ -135,10 +136,6 @@ class Sample:
         """Return some of the sampled entries."""
         return Sample(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
-    def _spread(self, count: int) -> Any:
-        """Return places all over the sample (count,): in one that goes row by row they are in all columns."""
-        return (_GOLDEN * np.arange(count) % 1.0 * len(self.values)).astype(int)
-
 
 def draw_sample(
     matrix: DenseMatrix,
@@ -185,19 +182,19 @@ def is_large(shape: tuple[int, int]) -> bool:
     return math.prod(shape) >= LARGE
 
 
-def grouped(n: int, count: int, rng: np.random.Generator, group: int | None = None) -> Any:
+def grouped(n: int, count: int, rng: np.random.Generator) -> Any:
     """Return `count` of n indices, sorted, drawn without replacement in whole groups of neighbours (but for one).
 
     Groups begin at multiples of their length: nothing but n, `count` and the generator decides which are drawn.
 
     Examples
     --------
-    >>> grouped(100, 10, np.random.default_rng(0), group=4)
-    array([16, 17, 18, 19, 40, 41, 76, 77, 78, 79])
+    >>> grouped(100, 17, np.random.default_rng(0))
+    array([32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 64])
     """
     if count >= n:
         return np.arange(n)
-    group = max(GROUP, min(n // _LONG, count // _FEWEST)) if group is None else group
+    group = max(GROUP, min(n // _LONG, count // _FEWEST))
     first = group * rng.permutation(-(-n // group))[: -(-count // group) + 1]
     indices = (first[:, None] + np.arange(group)).ravel()
     return np.sort(indices[indices < n][:count])
@@ -323,12 +320,6 @@ def _look_up(matrix: DenseMatrix, rows: Any, columns: Any, *, allow_empty: bool 
 
 def _scan(matrix: DenseMatrix) -> Sample:
     """Find observed entries one row at a time, where random draws found none."""
-    n1, n2 = matrix.shape
-    columns = np.arange(n2)
-    rows_found = []
-    for i in range(n1):
-        _, observed = matrix.entries(np.full(n2, i), columns)
-        hits = np.flatnonzero(observed)
-        rows_found.append((np.full(len(hits), i), hits))
-    rows, hits = (np.concatenate(part) for part in zip(*rows_found, strict=True))
-    return _look_up(matrix, rows, hits)
+    n2 = matrix.shape[1]
+    hits = [np.flatnonzero(matrix.entries(np.full(n2, i), np.arange(n2))[1]) for i in range(matrix.shape[0])]
+    return _look_up(matrix, np.repeat(np.arange(len(hits)), [len(row) for row in hits]), np.concatenate(hits))

@@ -13,7 +13,7 @@ from lrpca.core.passes import Pass
 from lrpca.kernels.torch_pass import TensorPass, plain_change
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.device.array import DeviceArray, to_device, to_host
-from lrpca.matrices.device.report import report_products, report_step
+from lrpca.matrices.device.report import report
 
 # Number types that NumPy lacks, or that nothing is computed in, come to the host in single precision.
 _TO_HOST_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -151,14 +151,10 @@ def _as_pass(found: TensorPass, energy: bool, factors: tuple[Any, Any] | None) -
 
     `factors` are L and R where the products are those of a step.
     """
-    grams: list[Any] = [None, None]
-    if factors is None:
-        (*squares, counted), report, grams = report_products(found)
-    else:
-        (*squares, counted), report = report_step(found, *factors)
+    (*squares, counted), told = report(found, factors)
     return Pass(
-        CA=DeviceArray(found.CA, gram=grams[0]),
-        CtB=DeviceArray(found.CtB, gram=grams[1]),
+        CA=DeviceArray(found.CA),
+        CtB=DeviceArray(found.CtB),
         kept_by_row=DeviceArray(found.kept_by_row),
         kept_by_column=DeviceArray(found.kept_by_column),
         norm_C=math.sqrt(squares[0]),
@@ -166,5 +162,5 @@ def _as_pass(found: TensorPass, energy: bool, factors: tuple[Any, Any] | None) -
         row_grams=None if found.row_grams is None else DeviceArray(found.row_grams),
         column_grams=None if found.column_grams is None else DeviceArray(found.column_grams),
         counted=float(counted),
-        report=report,
+        report=told,
     )

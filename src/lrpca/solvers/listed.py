@@ -12,7 +12,6 @@ from lrpca.core.influence import Levels
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.dense import DenseMatrix
-from lrpca.solvers.sparsify import Scratch
 
 # Parts into which rows (or columns) are divided, whatever the number of threads.
 _PARTS = 32
@@ -25,7 +24,7 @@ class ListedResidual:
     """Y - L Rᵀ on a list of entries: each taken with the probability `sample`, or all observed ones."""
 
     def __init__(self, matrix: DenseMatrix, rng: np.random.Generator, sample: float | None = None) -> None:
-        from lrpca.kernels.observed import sort_by_columns
+        from scipy.sparse import csr_array
 
         self.shape = n1, n2 = matrix.shape
         values, columns, counts = _observed(matrix) if sample is None else _sampled(matrix, sample, rng)
@@ -41,9 +40,8 @@ class ListedResidual:
             raise ValueError(f"{what}, which is not finite; mark missing entries with NaN or mask=")
         self.observed = len(values) / (n1 * n2)
         self._pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._column_pointers = np.empty(n2 + 1, np.int64)
-        self._order, self._rows = np.empty(len(values), np.int64), np.empty(len(values), np.int32)
-        sort_by_columns(self._columns, self._pointers, self._column_pointers, self._order, self._rows)
+        entries = csr_array((np.arange(len(values)), self._columns, self._pointers), shape=(n1, n2)).tocsc()
+        self._column_pointers, self._order, self._rows = entries.indptr, entries.data, entries.indices
         self._D = np.empty_like(self._values)
         self._held: tuple[Any, Any, Any] = (None, None, None)  # factors and threshold of `run_pass`
         self._threads = Threads()
@@ -117,12 +115,11 @@ class ListedResidual:
         """Return the least |D| that T rejects in each row or column."""
         from lrpca.kernels.observed import thresholds_by_line
 
-        scratch, longest = Scratch(self._D.dtype), int(np.diff(pointers).max())
-        levels = np.empty(len(pointers) - 1, scratch.real)
+        levels, longest = np.empty(len(pointers) - 1, self._D.real.dtype), int(np.diff(pointers).max())
 
         def work(a: int, b: int) -> None:
-            buffers = scratch.make(longest, longest)
-            thresholds_by_line(self._D, order, pointers, a, b, share, scratch.shift, *buffers, levels)
+            memory = np.empty((2, longest), levels.dtype)
+            thresholds_by_line(self._D, order, pointers, a, b, share, memory[0], memory[1], levels)
 
         self._over(pointers, work, 6)
         return levels

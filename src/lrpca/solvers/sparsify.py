@@ -95,14 +95,14 @@ class DenseResidual:
     def _row_levels(self, Y: Any, L: Any, Rt: Any, share: float) -> Any:
         from lrpca.kernels.selection import row_thresholds
 
-        D, scratch = self._D, Scratch(self._D.dtype)
+        D = self._D
         n1, n2 = D.shape
-        levels = np.empty(n1, scratch.real)
+        levels = np.empty(n1, D.real.dtype)
 
         def work(part: tuple[slice, slice]) -> None:
             rows, _ = part
-            row, buffers = np.empty(n2, D.dtype), scratch.make(n2, n2)
-            row_thresholds(Y[rows], L[rows], Rt, share, scratch.shift, D[rows], row, *buffers, levels[rows])
+            row, memory = np.empty(n2, D.dtype), np.empty((2, n2), levels.dtype)
+            row_thresholds(Y[rows], L[rows], Rt, share, D[rows], row, memory[0], memory[1], levels[rows])
 
         self._threads.map(work, self._parts(len(Rt)), work=n1 * n2 * (len(Rt) + 6.0))
         return levels
@@ -110,14 +110,15 @@ class DenseResidual:
     def _column_levels(self, share: float) -> Any:
         from lrpca.kernels.selection import column_thresholds
 
-        D, scratch = self._D, Scratch(self._D.dtype)
+        D = self._D
         n1, n2 = D.shape
-        levels = np.empty(n2, scratch.real)
-        width = min(_WIDEST, max(_NARROWEST, _TILE_BYTES // (n1 * scratch.real.itemsize)))
+        levels = np.empty(n2, D.real.dtype)
+        width = min(_WIDEST, max(_NARROWEST, _TILE_BYTES // (n1 * levels.itemsize)))
 
         def work(part: tuple[slice, slice]) -> None:
-            ends = part[1].start, part[1].stop
-            column_thresholds(D, *ends, share, scratch.shift, *scratch.make(width * n1, n1), levels)
+            _, columns = part
+            tile, memory = np.empty((width, n1), levels.dtype), np.empty(n1, levels.dtype)
+            column_thresholds(D, columns.start, columns.stop, share, tile, memory, levels)
 
         self._threads.map(work, partition(D.shape, 1, by_rows=False), work=n1 * n2 * 6.0)
         return levels
@@ -153,21 +154,3 @@ def _read_only(rows: Any) -> Any:
     rows = rows.view()
     rows.flags.writeable = False
     return rows
-
-
-class Scratch:
-    """Buffers for the selection of thresholds in moduli of one type."""
-
-    def __init__(self, dtype: Any) -> None:
-        from lrpca.kernels.selection import shift_of
-
-        self.real = np.zeros(0, dtype).real.dtype
-        self.shift = shift_of(self.real)
-        self._integer = np.int64 if self.real.itemsize == 8 else np.int32
-
-    def make(self, length: int, longest: int) -> tuple[Any, Any, Any, Any]:
-        """Return `length` moduli, the same memory as integers, counts, and space for the `longest` candidates."""
-        from lrpca.kernels.selection import BINS
-
-        sizes = np.empty(length, self.real)
-        return sizes, sizes.view(self._integer), np.empty(2 * BINS, np.int64), np.empty(longest + 1, self.real)

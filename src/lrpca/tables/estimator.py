@@ -26,8 +26,8 @@ from lrpca.exceptions import ConvergenceWarning, DiagnosisWarning
 from lrpca.kernels.scale import outlier_threshold, rounding_level
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.large import is_dask
-from lrpca.matrices.chunked.matrix import ChunkedMatrix, native_dtype
-from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype
+from lrpca.matrices.chunked.matrix import ChunkedMatrix
+from lrpca.matrices.dense import DenseMatrix, arithmetic_dtype, native_dtype
 from lrpca.solvers.methods import find_method
 from lrpca.tables.axes import principal_axes
 from lrpca.tables.bands import with_gaps

@@ -136,9 +136,8 @@ class Workspace:
     def __init__(self, device: Any) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
         self.generation = 0
-        # Largest moduli are found by raising zeros. Every pass clears what the next one raises.
-        self._peaks = torch.zeros(2, _MOST_PEAKS, dtype=torch.int32, device=device)
-        self._turn = 0
+        # Largest moduli are found by raising zeros. Every pass clears what the next one raises, and they are swapped.
+        self.peaks = [torch.zeros(_MOST_PEAKS, dtype=torch.int32, device=device) for _ in range(2)]
 
     def grow_to(self, length: int) -> None:
         """Have at least so many bytes."""
@@ -159,18 +158,6 @@ class Workspace:
             self._buffer[place : place + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             for place, (dtype, shape) in zip(layout.places, layout.wanted, strict=True)
         ]
-
-    def peaks(self) -> tuple[Any, Any]:
-        """Return memory of zeros for this pass, and what it is to clear for the next one."""
-        return self._peaks[self._turn], self._peaks[1 - self._turn]
-
-    def clear_peaks(self) -> None:
-        """Clear what a pass has raised that was broken off."""
-        self._peaks.zero_()
-
-    def next_turn(self) -> None:
-        """Switch to the memory that the pass just started clears for the next one."""
-        self._turn = 1 - self._turn
 
 
 class Launches:
@@ -359,7 +346,7 @@ class _BoundPass:
         plan, workspace = self._plan, self._workspace
         if self._generation != workspace.generation:
             self._bind()
-        peaks = workspace.peaks()
+        peaks = tuple(workspace.peaks)
         # By a power of two, C is brought to just below the largest number of half precision.
         unit = 2.0 ** (_TOP - math.floor(math.log2(level.clip))) if level.clip < math.inf else 1.0
         aligned = Kernel.alignment(factors)
@@ -378,9 +365,10 @@ class _BoundPass:
             found = plan.empty_sums(self._Y.device)
             plan.add_up(arguments, _addresses(found) if is_compiled else found, unit)
         except BaseException:
-            workspace.clear_peaks()
+            for raised in peaks:
+                raised.zero_()
             raise
-        workspace.next_turn()
+        workspace.peaks.reverse()
         return found
 
 

@@ -22,35 +22,6 @@ _ENTRIES, _ROWS = 64, 64
 _PARTS = 1 << 40
 
 
-@triton.jit
-def _residual(L, R, rows, columns, values, at, here, r, WIDTH: tl.constexpr):
-    """Return ``values - (L Rᵀ)[rows, columns]`` at some places of the sample."""
-    k = tl.arange(0, WIDTH)
-    inside = here[:, None] & (k < r)[None, :]
-    i, j = tl.load(rows + at, mask=here, other=0), tl.load(columns + at, mask=here, other=0)
-    left = tl.load(L + i[:, None] * r + k[None, :], mask=inside, other=0.0)
-    right = tl.load(R + j[:, None] * r + k[None, :], mask=inside, other=0.0)
-    return tl.load(values + at, mask=here, other=0.0) - tl.sum(left * right, 1)
-
-
-@triton.jit(do_not_specialize=["m", "r"])
-def _residuals_at(
-    L,  # (n1, r) float64
-    R,  # (n2, r) float64
-    rows,  # (m,) int64
-    columns,  # (m,) int64
-    values,  # (m,) float64
-    out,  # (m,) float64
-    m,
-    r,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = at < m
-    tl.store(out + at, _residual(L, R, rows, columns, values, at, here, r, WIDTH), mask=here)
-
-
 @triton.jit(do_not_specialize=["m", "r", "blocks"])
 def _sizes_at(
     L,  # (n1, r) float64
@@ -74,7 +45,12 @@ def _sizes_at(
     block = tl.program_id(0)
     at = block * BLOCK + tl.arange(0, BLOCK)
     here = at < m
-    residual = _residual(L, R, rows, columns, values, at, here, r, WIDTH)
+    k = tl.arange(0, WIDTH)
+    inside = here[:, None] & (k < r)[None, :]
+    i, j = tl.load(rows + at, mask=here, other=0), tl.load(columns + at, mask=here, other=0)
+    left = tl.load(L + i[:, None] * r + k[None, :], mask=inside, other=0.0)
+    right = tl.load(R + j[:, None] * r + k[None, :], mask=inside, other=0.0)
+    residual = tl.load(values + at, mask=here, other=0.0) - tl.sum(left * right, 1)
     size = tl.minimum(tl.maximum(tl.abs(residual), tl.load(bounds)), tl.load(bounds + 1))
     tl.store(sizes + at, size, mask=here)
     tl.store(extremes + block, tl.min(tl.where(here, size, float("inf"))))
@@ -152,23 +128,6 @@ def _combined(
     tl.store((L if is_left else R) + at.to(tl.int64)[:, None] * r + k[None, :], total, mask=inside)
 
 
-def residuals_at(
-    L: Any,  # (n1, r) float64
-    R: Any,  # (n2, r) float64
-    rows: Any,  # (m,) int64
-    columns: Any,  # (m,) int64
-    values: Any,  # (m,) float64
-) -> Any:
-    """Return ``values - (L Rᵀ)[rows, columns]`` for tensors on a GPU, without waiting for it."""
-    L, R = L.contiguous(), R.contiguous()
-    m, r = len(values), L.shape[1]
-    out = torch.empty_like(values)
-    tensors = (L, R, rows, columns, values, out)
-    kernel = _residual_kernel(L.device, -(-m // _ENTRIES), padded(r))
-    kernel.start(Kernel.alignment(tensors), *tensors, m, r)
-    return out
-
-
 def core_at(
     L: Any,  # (n1, r) float64
     R: Any,  # (n2, r) float64
@@ -224,11 +183,6 @@ def combined(
 
 
 # Compiled kernels are those of one device.
-@lru_cache
-def _residual_kernel(device: Any, programs: int, width: int) -> Kernel:
-    return Kernel(_residuals_at, (programs, 1, 1), {"WIDTH": width, "BLOCK": _ENTRIES})
-
-
 @lru_cache
 def _counting_kernels(device: Any, programs: int, width: int) -> tuple[Kernel, Kernel]:
     bins, block, grid = {"BINS": BINS}, {"BLOCK": _ENTRIES}, (programs, 1, 1)

@@ -61,6 +61,7 @@ class DaskBlocks:
 
         lefts, rights = _stripes(rows, self.grid.rows), _stripes(columns, self.grid.columns)
         blocks = self._tasks(work, [(place, lefts[place.i], rights[place.j]) for place in self.grid])
+        self.meter.begin(len(blocks))
         add = dask.delayed(total, pure=False)
         layer = blocks
         while len(layer) > 1:
@@ -79,7 +80,7 @@ class DaskBlocks:
             some = tasks[first : first + batch]
             here = [place for place, _, _ in blocks[first : first + batch]]
             together = dask.delayed(list, pure=False)(some)
-            yield from zip(here, self._compute(some, together, here, begin=False), strict=True)
+            yield from zip(here, self._compute(some, together, here), strict=True)
 
     def read(self, rows: slice, columns: slice) -> tuple[Any, Any]:
         """Return a rectangle of Y and of the mask (None without one)."""
@@ -114,16 +115,14 @@ class DaskBlocks:
         """Return one task for every block; operands may be delayed."""
         import dask
 
-        data, masks = self._delayed(self.array), self._delayed(self.mask)
+        data, masks = self.array.to_delayed(), None if self.mask is None else self.mask.to_delayed()
         apply = dask.delayed(_apply, name=f"lrpca-{type(work).__name__.lower()}", pure=False, traverse=False)
         return [
             apply(work, data[place.i, place.j], None if masks is None else masks[place.i, place.j], place, *operands)
             for place, *operands in blocks
         ]
 
-    def _compute(self, blocks: list[Any], root: Any, places: list[Place], *, begin: bool = True) -> Any:
-        if begin:
-            self.meter.begin(len(places))
+    def _compute(self, blocks: list[Any], root: Any, places: list[Place]) -> Any:
         sizes = [math.prod(place.shape) * self.dtype.itemsize for place in places]
         try:
             if self._cluster is not None:
@@ -147,7 +146,7 @@ class DaskBlocks:
             return error
         if self._cluster is not None:
             self._cluster.check(error)
-        data = self._delayed(self.array)
+        data = self.array.to_delayed()
         for place in places:
             try:
                 data[place.i, place.j].compute(**self._by())
@@ -167,9 +166,6 @@ class DaskBlocks:
         # Named explicitly: dask would otherwise wait for a client that never found its scheduler.
         by_client = (None, "dask.distributed", "distributed")
         return {"scheduler": "threads"} if dask.config.get("scheduler", None) in by_client else {}
-
-    def _delayed(self, array: Any) -> Any:
-        return None if array is None else array.to_delayed()
 
 
 def _apply(work: Work, block: Any, observed: Any, place: Place, rows: Operands, columns: Operands) -> Any:
@@ -248,16 +244,12 @@ def mask_as_dask(mask: Any, array: Any) -> Any:
     if mask is None:
         return None
     if not isinstance(mask, da.Array):
-        mask = da.from_array(mask, name=f"lrpca-mask-{uuid.uuid4().hex}", chunks=_mask_chunks(mask.shape, array))
+        lengths = zip(mask.shape, array.shape, array.chunks, strict=True)
+        chunks = tuple((1,) if n == 1 and m != 1 else sizes for n, m, sizes in lengths)
+        mask = da.from_array(mask, name=f"lrpca-mask-{uuid.uuid4().hex}", chunks=chunks)
     if mask.shape == array.shape:
         return mask.rechunk(array.chunks)
     return da.broadcast_to(mask, array.shape).rechunk(array.chunks)
-
-
-def _mask_chunks(shape: tuple[int, int], array: Any) -> Any:
-    return tuple(
-        (1,) if n == 1 and m != 1 else sizes for n, m, sizes in zip(shape, array.shape, array.chunks, strict=True)
-    )
 
 
 def _coarsened(array: Any) -> Any:

@@ -17,7 +17,7 @@ from lrpca.matrices.chunked.block_work import BlockPass, OutlierBlock, Pick, out
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
 from lrpca.matrices.chunked.grid import Place
 from lrpca.matrices.chunked.local_blocks import LocalBlocks
-from lrpca.matrices.dense import DenseMatrix, observed_entries, readable
+from lrpca.matrices.dense import DenseMatrix, native_dtype, observed_entries, readable
 
 # Bytes of a band of whole rows.
 _BAND = 1 << 27
@@ -171,11 +171,6 @@ class ChunkedMatrix(DenseMatrix):
             arguments += [mask, "ij"]
         dtype = L.dtype if values else np.dtype(bool)
         return da.blockwise(_outliers, "ij", *arguments, values=values, dtype=dtype, concatenate=True)
-
-
-def native_dtype(dtype: Any) -> Any:
-    """Return the number type in which the kernels read what is stored as `dtype`."""
-    return readable(np.empty((1, 1), dtype)).dtype
 
 
 def _by_cut(indices: Any, cuts: tuple[slice, ...]) -> list[tuple[int, Any]]:  # indices (m,) int

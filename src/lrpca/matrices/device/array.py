@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     """A tall array on a device: what the solvers need of NumPy, and nothing else.
 
     The tensor (n, ...) has the long axis first; it is float64, complex128, int64 or bool (results also float32,
-    complex64). `surely_finite` says that all entries are known to be finite, `gram` is ``tensor^T tensor`` (k, k)
-    where that has come to the host before.
+    complex64). `surely_finite` says that all entries are known to be finite.
 
     Examples
     --------
@@ -41,10 +40,10 @@ class DeviceArray(NDArrayOperatorsMixin):
     ('DeviceArray', 'ndarray', array([2., 2.]))
     """
 
-    __slots__ = ("_counts", "gram", "surely_finite", "tensor")
+    __slots__ = ("_counts", "surely_finite", "tensor")
 
-    def __init__(self, tensor: Any, *, surely_finite: bool = False, gram: Any = None) -> None:
-        self.tensor, self.surely_finite, self.gram = tensor, surely_finite, gram
+    def __init__(self, tensor: Any, *, surely_finite: bool = False) -> None:
+        self.tensor, self.surely_finite = tensor, surely_finite
         self._counts: Any = None  # the same on the host, if these are counts, which are read repeatedly
 
     @property
@@ -98,7 +97,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, index: Any, values: Any) -> None:
         index = tuple(map(self._index, index)) if isinstance(index, tuple) else self._index(index)
-        self.gram = self._counts = None
+        self._counts = None
         self.tensor[index] = self._beside(values) if isinstance(values, np.ndarray | DeviceArray) else values
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
@@ -112,7 +111,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return NotImplemented
         result = function(*_alike(ufunc, [self._beside(x) for x in inputs]))
         if out:
-            out[0].gram = out[0]._counts = None
+            out[0]._counts = None
             out[0].tensor.copy_(result)
             return out[0]
         return DeviceArray(result)
@@ -121,12 +120,6 @@ class DeviceArray(NDArrayOperatorsMixin):
         """Do what NumPy's function does (NEP 18)."""
         known = _FUNCTIONS.get(function)
         return NotImplemented if known is None else known(*arguments, **settings)
-
-    def __matmul__(self, other: Any) -> Any:
-        return _matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self)
 
     def conj(self) -> DeviceArray:
         """Return the complex conjugate; real arrays themselves, as NumPy does."""
@@ -164,8 +157,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def energy_with(self, other: Any) -> float:
         """Return ‖x‖ + ‖y‖ of this and another array."""
-        norms = (torch.linalg.vector_norm(x) for x in (self.tensor, self._beside(other)))
-        return float(torch.add(*norms))
+        return float(torch.linalg.vector_norm(self.tensor) + torch.linalg.vector_norm(self._beside(other)))
 
     def product_energy(self, other: Any) -> float:
         """Return ‖L Rᵀ‖² of this L and another array R."""
@@ -208,11 +200,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return to_device(index, self.tensor.device) if isinstance(index, np.ndarray) else index
 
 
-class Transposed:
+class Transposed(NDArrayOperatorsMixin):
     """A tall array lying down, (k, n): it is there to be multiplied."""
 
     __slots__ = ("tensor",)
-    __array_priority__: ClassVar[float] = 1.0
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -234,12 +225,6 @@ class Transposed:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         """Multiply: nothing else is done with it."""
         return _matmul(*inputs) if ufunc is np.matmul and not settings else NotImplemented
-
-    def __matmul__(self, other: Any) -> Any:
-        return _matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self)
 
 
 def to_device(array: Any, device: Any) -> Any:
@@ -267,14 +252,11 @@ def _matmul(left: Any, right: Any) -> Any:
     if a.dtype != b.dtype:
         dtype = torch.promote_types(a.dtype, b.dtype)
         a, b = a.to(dtype), b.to(dtype)
-    if isinstance(right, DeviceArray):
-        # A tall one on the right is summed over, whatever is on the left.
-        return to_host(a @ b)
     if isinstance(right, Transposed) and isinstance(left, np.ndarray):
         return DeviceArray((a @ b).T).T
-    if isinstance(left, DeviceArray):
-        return DeviceArray(a @ b)
-    return to_host(a @ b)
+    # A tall one on the right is summed over, whatever is on the left.
+    is_tall = isinstance(left, DeviceArray) and not isinstance(right, DeviceArray)
+    return DeviceArray(a @ b) if is_tall else to_host(a @ b)
 
 
 def _lying(x: Any, device: Any) -> Any:
@@ -360,14 +342,6 @@ def _concatenate(arrays: Any, axis: int = 0) -> DeviceArray:
     return DeviceArray(torch.cat([tensor.to(dtype) for tensor in tensors], axis))
 
 
-def _norm(x: Any, axis: int | None = None) -> Any:
-    return _reduced(torch.linalg.vector_norm(x.tensor, dim=axis), axis)
-
-
-def _flatnonzero(x: Any) -> Any:
-    return to_host(torch.nonzero(x.tensor.reshape(-1))[:, 0])
-
-
 def _einsum(path: str, *arrays: Any) -> Any:
     ours = _first(arrays)
     found = torch.einsum(path, *(ours._beside(x) for x in arrays))
@@ -376,16 +350,14 @@ def _einsum(path: str, *arrays: Any) -> Any:
     return DeviceArray(found) if before[0] in after else to_host(found)
 
 
-def _pad(x: Any, widths: Any) -> DeviceArray:
-    return DeviceArray(torch.nn.functional.pad(x.tensor, [n for pair in reversed(widths) for n in pair]))
-
-
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
     np.concatenate: _concatenate,
-    np.linalg.norm: _norm,
-    np.flatnonzero: _flatnonzero,
+    np.linalg.norm: lambda x, axis=None: _reduced(torch.linalg.vector_norm(x.tensor, dim=axis), axis),
+    np.flatnonzero: lambda x: to_host(torch.nonzero(x.tensor.reshape(-1))[:, 0]),
     np.einsum: _einsum,
-    np.pad: _pad,
+    np.pad: lambda x, widths: DeviceArray(
+        torch.nn.functional.pad(x.tensor, [n for pair in reversed(widths) for n in pair])
+    ),
     np.iscomplexobj: lambda x: x.tensor.is_complex(),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from lrpca.kernels.torch_pass import TensorPass
@@ -57,30 +56,19 @@ class Report:
         return Report(self.by_row, self.by_column)
 
 
-def report_step(found: TensorPass, L: Any, R: Any) -> tuple[Any, Report]:
-    """Return the norms of a pass with the products of a step, on the host, and the report that came with them."""
-    left, right = Side(L, found.CA, None), Side(R, found.CtB, None)
-    norms, rows, columns, grams = _brought(found, [left.gram(), right.gram()])
-    return norms, Report(rows, columns, left, right, np.stack(grams))
+def report(found: TensorPass, factors: tuple[Any, Any] | None) -> tuple[Any, Report]:
+    """Return the norms of a pass, on the host, and the report that comes with them.
 
-
-def report_products(found: TensorPass) -> tuple[Any, Report, list[Any]]:
-    """Return the norms of a pass, the report that came with them, and the Grams of C A and Cᵀ B (None of complex)."""
-    products = (found.CA, found.CtB)
-    if found.CA.is_complex():
-        norms, rows, columns, _ = _brought(found, [])
-        return norms, Report(rows, columns), [None, None]
-    norms, rows, columns, grams = _brought(found, [product.T @ product for product in products])
-    return norms, Report(rows, columns), grams
-
-
-def _brought(found: TensorPass, small: list[Any]) -> tuple[Any, Any, Any, list[Any]]:
-    """Return the norms, the extreme counts of rows and of columns, and small matrices, on the host."""
+    `factors` are L and R where the products are those of a step, of real numbers and without weights.
+    """
+    L, R = factors or (None, None)
+    sides = () if factors is None else (Side(L, found.CA, None), Side(R, found.CtB, None))
     kept = torch.stack([x for counts in (found.kept_by_row, found.kept_by_column) for x in torch.aminmax(counts)])
-    parts = [found.norms, kept.to(found.norms.dtype), *(matrix.reshape(-1) for matrix in small)]
-    flat, brought, place = to_host(torch.cat(parts)), [], 7
-    for matrix in small:
-        brought.append(flat[place : place + matrix.numel()].reshape(matrix.shape))
-        place += matrix.numel()
+    parts = [found.norms, kept.to(found.norms.dtype), *(side.gram().reshape(-1) for side in sides)]
+    flat = to_host(torch.cat(parts))
     least_by_row, most_by_row, least_by_column, most_by_column = flat[3:7].tolist()
-    return flat[:3], (least_by_row, most_by_row), (least_by_column, most_by_column), brought
+    counts = (least_by_row, most_by_row), (least_by_column, most_by_column)
+    if not sides:
+        return flat[:3], Report(*counts)
+    width = sides[0].both.shape[1]
+    return flat[:3], Report(*counts, *sides, flat[7:].reshape(2, width, width))
