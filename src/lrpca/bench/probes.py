@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from lrpca.bench.contest.scoring import factored_error
-from lrpca.kernels.cpu import TILE, rows_times_5
+from lrpca.kernels.cpu import TILE, rows_times
 from lrpca.kernels.threads import thread_count
 
 # Multiply-adds of the library's innermost loop: four rows of a tile, as wide as the first-level cache likes, by five
@@ -36,7 +36,7 @@ def _sum(flat):
 @numba.njit(nogil=True, fastmath=True)
 def _products(tile, panel, out, times):
     for _ in range(times):
-        rows_times_5(tile, panel, out, 0, 0, _WIDTH)
+        rows_times(tile, panel, 0, out, 0, _WIDTH)
         # Without a change of the data the compiler would do the work once.
         tile[0] = np.float32(1e-3) * out[0, 0]
 
