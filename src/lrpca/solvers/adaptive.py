@@ -136,13 +136,14 @@ class _Adaptive(Loop):
             return "runaway"
         self._edge = noise_edge(result.norm_C, matrix.shape, iteration.kept_share(result))
         self._split = Iterate((parts.L, parts.R), SparseThreshold.of(level))
+        seen = parts.L[:, : parts.present], parts.R[:, : parts.present]
         parts, moved = updated(parts, new, self._edge, thresholds.ahead) if "significance" in rules else all_of(new)
         self._values = parts.values[: parts.present]
         change = moved / max(float(np.linalg.norm(self._values)), _TINY)
         self.history.append(make_record(k, threshold, step, result, facts, change, began))
         self._parts, self._result = parts, without_sides(result)
         self._end = Candidate(parts, self._result, change, "max_iter")
-        self._exchanged = self._exchange_next and self._checks.exchange(self._end, result)
+        self._exchanged = self._exchange_next and self._checks.exchange(self._end, result, seen)
         self._exchange_next = False
         return None
 

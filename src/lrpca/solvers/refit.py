@@ -14,8 +14,8 @@ LAD_ITERATIONS, LAD_DECAY = 20, 0.7
 # Sets of entries that are tried.
 _SUBSETS = 64
 # Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
-# tried if no more than ten kept entries say what it does.
-_EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.1
+# tried if no more than five kept entries say what it does.
+_EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.2
 # What an exchange gains is no chance if each entry is worth so many nats in all: the logarithm of how far the residual
 # is beyond the cutoff, less that of how many entries could have come within it.
 _GAIN = 3.0

@@ -25,7 +25,7 @@ from lrpca.solvers.checks.low_inlier_rows import (
 )
 from lrpca.solvers.checks.other_fits import OtherFit, OtherFits
 from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS
-from lrpca.solvers.checks.unsupported_directions import exchange_unsupported, may_be_unsupported
+from lrpca.solvers.checks.unsupported_directions import exchange, exposed_rows, may_be_unsupported
 from lrpca.solvers.components import Components
 from lrpca.solvers.initialise import Survey
 from lrpca.solvers.thresholds import AdaptiveThresholds
@@ -159,10 +159,13 @@ class Checks:
             return False
         return may_be_unsupported(*candidate.factors, self._survey)
 
-    def exchange(self, candidate: Candidate, last: Pass) -> bool:
-        """Exchange entries of rows and columns with a direction of few entries; tell whether any became better."""
-        cutoff = self._thresholds.wide_cutoff
-        better = exchange_unsupported(self._matrix, *candidate.factors, last, self._survey, cutoff)
+    def exchange(self, candidate: Candidate, last: Pass, seen: tuple[Any, Any]) -> bool:
+        """Exchange entries of rows and columns with a direction of few entries; tell whether any became better.
+
+        The `last` pass has the normal equations of the factors that it has `seen`.
+        """
+        exposed = exposed_rows(*seen, last, self._survey)
+        better = exchange(self._matrix, *candidate.factors, exposed, self._thresholds.wide_cutoff)
         candidate.parts.known_values = None
         self._exchanges += 1 if better and not self._thresholds.is_refined else _EXCHANGES
         return better

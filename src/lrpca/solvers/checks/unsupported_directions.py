@@ -28,27 +28,33 @@ def may_be_unsupported(L: Any, R: Any, survey: Survey) -> bool:
     return spread * _MANY > survey.least_observed and grams_fit(survey.shape, L.shape[1])
 
 
-def exchange_unsupported(
-    matrix: DenseMatrix,
-    L: Any,  # (n1, r), changed in place
-    R: Any,  # (n2, r), changed in place
+def exposed_rows(
+    L: Any,  # (n1, r)
+    R: Any,  # (n2, r)
     last: Pass,
     survey: Survey,
-    cutoff: float,
-) -> bool:
-    """Exchange kept for rejected entries where few entries say what a coefficient is; tell whether any row gained.
-
-    The `last` pass has normal equations.
-    """
+) -> tuple[Any, Any]:
+    """Return the rows, and the columns, with a direction of few kept entries; the `last` pass has normal equations."""
     r = L.shape[1]
-    both = tuple(
+    rows, columns = (
         _exposed(np.asarray(grams)[:, :r, :r], np.asarray(other), np.asarray(kept) < seen)
         for grams, other, kept, seen in (
             (last.row_grams, R, last.kept_by_row, survey.observed_by_row),
             (last.column_grams, L, last.kept_by_column, survey.observed_by_column),
         )
     )
-    return refit_some(matrix, L, R, (both[0], both[1]), partial(exchanged_rows, cutoff=cutoff))
+    return rows, columns
+
+
+def exchange(
+    matrix: DenseMatrix,
+    L: Any,  # (n1, r), changed in place
+    R: Any,  # (n2, r), changed in place
+    exposed: tuple[Any, Any],
+    cutoff: float,
+) -> bool:
+    """Exchange kept for rejected entries of exposed rows and columns; tell whether any became better."""
+    return refit_some(matrix, L, R, exposed, partial(exchanged_rows, cutoff=cutoff))
 
 
 def _leverages(L: Any, R: Any) -> tuple[float, float]:
