@@ -382,7 +382,8 @@ def measure(side: int, repeats: int) -> list[Table]:
             called, outliers = call_rows(path, side, kind)
             calls, written = calls + called, written + outliers
     what = f"{side} x {side}, float32, {4 * side**2 / 1e9:.3g} GB"
-    of_passes = ["format", "state", "plain read, s", "GB/s", "pass, s", "pass / plain read", "with own Grams", "rounds"]
+    of_passes = ["format", "state", "plain read, s", "GB/s", "pass, s", "pass / plain read"]
+    of_passes += ["with row equations", "rounds"]
     of_calls = ["format", "method", "s", "reads", "reads of the file", "error", "anonymous memory, GB", "converged"]
     of_outliers = ["format", "s", "GB", "anonymous memory, GB"]
     return [
@@ -403,7 +404,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "cached: the file was read directly before. disk: the system dropped it from memory before every pass, as if "
         "it were larger than memory (the host of a virtual machine may remember it).",
         "A plain read is a parallel sum over mapped pages, or every block read by as many threads as a pass uses. "
-        "Medians of the rounds, and of ratios within a round; with own Grams is a ratio, too.",
+        "Medians of the rounds, and of ratios within a round; with per-row normal equations is a ratio, too.",
         "Reads are counted in entries that were looked at; reads of the file count every chunk in full, however little "
         "of it was needed, and of a mapped file what came from the disk. Anonymous memory includes the interpreter and "
         "its libraries.",

@@ -37,7 +37,7 @@ def blocked(Y: Any, L: Any, R: Any, threshold: float, kept: Any) -> tuple[Any, A
 
 
 def solve(problem: Any, rank: int, schedule: Schedule, iterations: int = _MOST, target: float = -1.0) -> list[float]:
-    """Run the iteration, to an error or a standstill if a `target` is given; return the errors, then, else nothing."""
+    """Run the iteration, to an error or until it is stationary if a `target` is given; then return the errors."""
     torch.manual_seed(0)
     first = torch.clamp(problem.Y, -schedule.thresholds[0], schedule.thresholds[0])
     U, sizes, V = torch.svd_lowrank(first, q=rank, niter=4)

@@ -120,7 +120,7 @@ def test_a_rank_too_small_is_said_and_shows_in_the_noise_level() -> None:
 
 
 def test_missing_entries_cost_few_reads() -> None:
-    """Rows solved by their own Gram do not fall behind; these four need 94 reads, and 123 with one common step."""
+    """Rows have their own normal equations: these four need 94 reads, and 123 with one common step."""
     problems = [planted((300, 250), rank=RANK, missing=0.4, outlier_fraction=0.1, random_state=k) for k in range(4)]
     assert sum(decompose(case.Y, RANK).n_reads for case in problems) < 102
 
@@ -128,7 +128,7 @@ def test_missing_entries_cost_few_reads() -> None:
 def test_default_needs_few_reads(problem: Problem) -> None:
     d = decompose(problem.Y, RANK)
     assert d.n_reads <= 30
-    # A survey and the exact start of a small matrix come on top of the iterations, and refits.
+    # Counting observed entries and the exact start of a small matrix come on top of the iterations, and refits.
     assert d.n_reads >= d.n_iter + 2
 
 

@@ -46,9 +46,9 @@ def test_problems_without_noise_are_solved_together_as_by_themselves(
 ) -> None:
     shape, dtype = planting.pop("shape", (90, 50)), planting.pop("dtype", np.float32)
     Ys, X = stack_of(3, shape, dtype, **planting), truth_of(3, shape, **planting)
-    batch, complaints = solve_as_on_a_gpu(Ys, rank)
+    batch, warned = solve_as_on_a_gpu(Ys, rank)
     alone = lrpca.decompose_batch(Ys, rank)
-    assert complaints == []
+    assert warned == []
     assert len(batch.sequential) <= 1, kind
     assert list(batch.converged.numpy()) == list(alone.converged)
     assert distance(batch.low_rank, X).max() < (1e-5 if dtype is np.float32 else 1e-7)
@@ -205,17 +205,17 @@ def test_memory_errors_say_what_to_do(mixed: tuple[Any, Any], monkeypatch: pytes
         solve_as_on_a_gpu(mixed[0], 3, max_iter=1)
 
 
-def test_what_is_in_doubt_is_solved_by_itself() -> None:
+def test_what_is_unreliable_is_solved_by_itself() -> None:
     Ys = stack_of(4, (90, 50))
     # Rank 2 asked of rank 4: the residual has structure.
     Ys[2] = planted((90, 50), rank=4, random_state=2, noise=0.01).Y
-    batch, complaints = solve_as_on_a_gpu(Ys, 2)
+    batch, warned = solve_as_on_a_gpu(Ys, 2)
     alone = solve_alone(Ys[2:3], 2)[0]
     assert 2 in batch.sequential
     assert batch.reason[2] == alone.reason == batch[2].reason
     assert np.array_equal(batch.L[2].numpy(), alone.L)
     assert not alone.converged and batch.converged.tolist() == [True, True, False, True]
-    assert [kind for kind, text in complaints if "1 of 4 problems" in text] == [
+    assert [kind for kind, text in warned if "1 of 4 problems" in text] == [
         lrpca.ConvergenceWarning,
         lrpca.DiagnosisWarning,
     ]
@@ -256,11 +256,11 @@ def test_batches_that_were_solved_together_are_stored_and_moved(mixed: tuple[Any
 
 def test_most_iterations_and_no_tolerance() -> None:
     Ys = stack_of(3, (90, 50))
-    batch, complaints = solve_as_on_a_gpu(Ys, 2, max_iter=3)
+    batch, warned = solve_as_on_a_gpu(Ys, 2, max_iter=3)
     assert list(batch.reason) == ["max_iter"] * 3 and batch.n_iter.tolist() == [3, 3, 3]
-    assert complaints[0][0] is lrpca.ConvergenceWarning and complaints[0][1].startswith("3 of 3 problems")
-    batch, complaints = solve_as_on_a_gpu(Ys, 2, tol=0.0, max_iter=12)
-    assert batch.n_iter.tolist() == [12] * 3 and complaints == []
+    assert warned[0][0] is lrpca.ConvergenceWarning and warned[0][1].startswith("3 of 3 problems")
+    batch, warned = solve_as_on_a_gpu(Ys, 2, tol=0.0, max_iter=12)
+    assert batch.n_iter.tolist() == [12] * 3 and warned == []
 
 
 def test_schedules_that_the_batched_loop_does_not_follow_are_followed_one_by_one() -> None:

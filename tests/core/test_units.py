@@ -52,8 +52,8 @@ def test_steps_of_a_batch_that_leave_the_range(numbers: dict[str, Any]) -> None:
     from tests.helpers.batch_stacks import solve_as_on_a_gpu, stack_of
 
     schedule = Schedule(kind="adaptive", update="tangent", influence="hard", **numbers)
-    batch, complaints = solve_as_on_a_gpu(stack_of(2), 2, schedule=schedule)
-    assert list(batch.reason) == ["runaway", "runaway"] and complaints
+    batch, warned = solve_as_on_a_gpu(stack_of(2), 2, schedule=schedule)
+    assert list(batch.reason) == ["runaway", "runaway"] and warned
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,7 @@ def test_the_start_moves_with_its_threshold(missing: float, multiple: float, mon
     weights = torch.tensor(np.random.default_rng(0).standard_normal(problem.Y.shape))
 
     def exact(clip: float) -> float:
-        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.survey.observed
+        A = np.clip(np.nan_to_num(problem.Y), -clip, clip) / data.counts.observed
         U, values, Vh = np.linalg.svd(A)
         return float(np.sum((U[:, :3] * values[:3]) @ Vh[:3] * weights.numpy()))
 

@@ -36,7 +36,7 @@ ADAPTIVE: dict[str, Any] = {"kind": "adaptive", "influence": "redescending", "de
 FORMS = {
     "soft, scaled": Schedule([0.4, 0.05, 0.02, 0.01], [0, 0.9, 0.9, 0.9]),
     "redescending, tangent": Schedule(*NUMBERS, update="tangent", **ADAPTIVE),
-    "redescending, own Grams": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
+    "redescending, row equations": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
     "with a floor": Schedule([0.4, 0.05], [0, 0.9], tail=(1.0, 0.5), floor=3.0),
 }
 

@@ -36,7 +36,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "paper's form, frmnn": {**SMALL, "form": "paper", "layers": 2, "depth": 4},
     "paper's way": {**SMALL, "form": "paper", "way": "paper", "steps": 30, "layers": 2, "depth": 4},
     "paper's way, rnn": {**SMALL, "form": "paper", "way": "paper", "steps": 20, "model": "rnn", "depth": 4},
-    "own Grams": {
+    "row equations": {
         **SMALL,
         "form": Schedule(
             [20.0, 2.5, 2.5], [0, 1, 1], kind="adaptive", influence="redescending", update="own_gram", tail=(1.0, 1.0)
@@ -50,7 +50,7 @@ ADAPTIVE: dict[str, Any] = {"kind": "adaptive", "influence": "redescending", "de
 FORMS = {
     "soft, scaled": Schedule([0.04, 4e-3, 2e-3, 1e-3], [0, 0.9, 0.9, 0.9]),
     "redescending, tangent": Schedule(*NUMBERS, update="tangent", **ADAPTIVE),
-    "redescending, own Grams": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
+    "redescending, row equations": Schedule(*NUMBERS, update="own_gram", **ADAPTIVE),
 }
 
 
@@ -126,7 +126,7 @@ def test_the_other_device_goes_on(tmp_path: Path, devices: tuple[str, str], name
 def test_the_processor_waits_a_few_times_for_each_layer(way: str) -> None:
     depth = 5
     thresholds, steps = [20.0, *depth * [2.5]], [0.0, *depth * [1.0]]
-    # Clipped residuals: no row is solved by its own Gram, which would be two products more.
+    # Clipped residuals: no row is solved by its own normal equations, which would be two products more.
     form = Schedule(thresholds, steps, kind="adaptive", influence="soft", update="tangent", decay=0.1)
     if way == "soft":
         form = Schedule([0.05, *(0.01 * 0.5**k for k in range(depth))], steps)

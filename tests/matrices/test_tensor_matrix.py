@@ -47,7 +47,7 @@ def one_sided() -> Any:
     return X + np.where(hit, 10 * np.abs(X).mean(), 0.0)
 
 
-def lost_rows() -> Any:
+def unexplained_rows() -> Any:
     Y = planted().X.copy()
     Y[[7, 33]] *= [[50.0], [100.0]]
     hit = np.random.default_rng(5).random(Y.shape) < 0.2
@@ -92,7 +92,7 @@ PROBLEMS: dict[str, Problem] = {
     "noisy": (lambda: planted(0.1).Y, 4, {}),
     "half missing": (lambda: with_gaps(planted().Y, 0.5), 4, {}),
     "one-sided": (one_sided, 4, {}),
-    "lost rows": (lost_rows, 4, {}),
+    "unexplained rows": (unexplained_rows, 4, {}),
     "badly conditioned, rank too large": (badly_conditioned, 8, {"tol": 1e-10}),
     "noisy, rank too large": (lambda: planted(0.1).Y, 7, {}),
     "narrow": (lambda: planted(0.01, (2000, 30), 3).Y, 3, {}),

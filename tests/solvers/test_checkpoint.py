@@ -29,7 +29,7 @@ RANK = 3
 SHAPE = (120, 100)
 EXACT = planted(SHAPE, rank=RANK, outlier_fraction=0.1, random_state=0)
 NOISY = planted((130, 110), rank=RANK, outlier_fraction=0.1, noise=0.05, random_state=1)
-CROWDED = planted((150, 120), rank=4, outlier_fraction=0.35, random_state=2)
+SATURATED = planted((150, 120), rank=4, outlier_fraction=0.35, random_state=2)
 
 
 # Thresholds that would outrun the error, were it not for the floor.
@@ -53,7 +53,7 @@ def one_sided() -> Any:
 
 
 def spoiled_columns() -> Any:
-    """Columns with many outliers: with room to spare one becomes a component, which is put on trial."""
+    """Columns with many outliers: with components to spare one becomes a component, which is put on trial."""
     options: dict[str, Any] = {"outlier_fraction": 0.05, "outlier_size": 10, "placement": "columns"}
     return planted(SHAPE, rank=RANK, **options, random_state=1).Y
 
@@ -93,7 +93,7 @@ PROBLEMS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "exact": (EXACT.Y, RANK, {}),
     "noise": (NOISY.Y, RANK, {}),
     "single precision": (NOISY.Y.astype(np.float32), RANK + 1, {}),
-    "rows rescued": (CROWDED.Y, 8, {}),
+    "rows refitted": (SATURATED.Y, 8, {}),
     "second start": (one_sided(), RANK, {}),
     "trial": (spoiled_columns(), 6, {}),
     "gaps": (with_gaps(), RANK + 1, {}),
@@ -126,7 +126,7 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(name: str, path: Pat
         assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ("rows rescued", "second start"))
+@pytest.mark.parametrize("name", ("rows refitted", "second start"))
 def test_an_interrupt_between_callbacks(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any pass: of the start, of an iteration, of a check, which may have changed factors in place."""
     Y, rank, arguments = PROBLEMS[name]
@@ -170,7 +170,7 @@ def test_large_data_that_are_computed_roughly(path: Path) -> None:
             Loop, "restore", lambda self, state: (restore(self, state), taken_up.append(self.matrix.arithmetic))
         )
         assert_same(solve(problem.Y, 2, path), expected)
-    # Second looks may come before the next pass.
+    # Checks may come before the next pass.
     assert taken_up == [np.float32]
 
 
@@ -274,14 +274,14 @@ def interrupt_after(calls: int, *args: Any, **arguments: Any) -> None:
         solve(*args, callback, **arguments)
 
 
-@pytest.mark.parametrize("start", (None, (np.eye(120, 1) + 0.1, np.eye(100, 1) + 0.1)), ids=("look", "one component"))
+@pytest.mark.parametrize("start", (None, (np.eye(120, 1) + 0.1, np.eye(100, 1) + 0.1)), ids=("none", "one component"))
 def test_a_search_for_the_rank(start: Any, path: Path) -> None:
     """Started from one component, it takes several solves, each of which may be the one that is interrupted."""
     calls: list[int] = []
     expected = solve(EXACT.Y, None, None, lambda state: calls.append(state.iteration), start=start)
     assert expected.rank_choice is not None
     assert calls.count(1) == (1 if start is None else 2)
-    # The third is next to the one in which a solve with too little room is given up.
+    # The third is next to the one in which a solve of too few components is ended early.
     for at in (3, 7, len(calls)):
         interrupt_after(at, EXACT.Y, None, path, start=start)
         seen: list[int] = []
@@ -374,7 +374,7 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(how: str, path: Pa
     interrupt(2, EXACT.Y, RANK, path)
     damage(path, how)
     content = path.read_bytes()
-    newer, damaged = "has version 99; this lrpca reads 5, delete", r"is damaged, or no checkpoint \(.*\)"
+    newer, damaged = "has version 99; this lrpca reads 6, delete", r"is damaged, or no checkpoint \(.*\)"
     with pytest.raises(ValueError, match=rf"^checkpoint='.*' {newer if how == 'version' else damaged}"):
         solve(EXACT.Y, RANK, path)
     assert path.read_bytes() == content and len(os.listdir(path.parent)) == 1

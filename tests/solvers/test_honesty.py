@@ -17,7 +17,7 @@ NOISE = (0.0, 0.05)
 REPEAT, EVERY = 7, 3
 
 
-def quietly(Y: Any, rank: int) -> Decomposition:
+def solved_without_warnings(Y: Any, rank: int) -> Decomposition:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return decompose(Y, rank)
@@ -51,7 +51,7 @@ def test_rank_too_small_is_said(missing: int, shape: tuple[int, int], noise: flo
 @pytest.mark.parametrize(("shape", "seed"), [((1000, 60), 1001), ((60, 1000), 104)], ids=str)
 def test_rank_too_small_for_a_narrow_matrix(shape: tuple[int, int], seed: int) -> None:
     problem = planted(shape, rank=RANK, outlier_fraction=0.3, outlier_size=10.0, random_state=seed)
-    assert not quietly(problem.Y, RANK - 1).converged
+    assert not solved_without_warnings(problem.Y, RANK - 1).converged
 
 
 @pytest.mark.parametrize("hard", (False, True), ids=["10% outliers", "30% outliers x10"])
@@ -72,7 +72,7 @@ def test_rank_too_large_costs_no_accuracy(given: int, shape: tuple[int, int], no
 @pytest.mark.parametrize(("shape", "seed"), [((200, 200), 0), ((60, 300), 1), ((60, 300), 2)], ids=str)
 def test_rank_too_large_and_outliers_gathered_in_few_rows(shape: tuple[int, int], seed: int) -> None:
     problem = planted(shape, rank=3, outlier_fraction=0.02, outlier_size=100.0, placement="rows", random_state=seed)
-    d = quietly(problem.Y, 4)
+    d = solved_without_warnings(problem.Y, 4)
     assert d.converged and not wrong(problem, problem.error(d.low_rank))
 
 
@@ -83,7 +83,7 @@ def test_rank_too_large_and_outliers_gathered_in_few_rows(shape: tuple[int, int]
 def test_most_entries_are_outliers(fraction: float) -> None:
     problem = planted((600, 600), rank=RANK, outlier_fraction=fraction, random_state=11)
     # 65% and more in S deserve a word.
-    d = quietly(problem.Y, RANK)
+    d = solved_without_warnings(problem.Y, RANK)
     assert problem.error(d.low_rank) < 1e-3
     assert d.converged and d.n_iter < 60
     assert d.outlier_fraction == pytest.approx(fraction, abs=0.02)
@@ -103,7 +103,7 @@ def one_of_each_kind() -> list[Case]:
 @pytest.mark.parametrize("case", one_of_each_kind(), ids=lambda case: f"{case.kind}: {case.name}")
 def test_every_kind_of_problem_is_recovered(case: Case) -> None:
     problem = case.problem()
-    d = quietly(problem.Y, case.rank)
+    d = solved_without_warnings(problem.Y, case.rank)
     assert recovered(problem, problem.error(d.low_rank))
     assert d.converged
 
@@ -111,7 +111,7 @@ def test_every_kind_of_problem_is_recovered(case: Case) -> None:
 @pytest.mark.parametrize("case", grid()[::EVERY], ids=lambda case: case.name)
 def test_converged_is_never_wrong(case: Case) -> None:
     problem = case.problem(REPEAT)
-    d = quietly(problem.Y, case.rank)
+    d = solved_without_warnings(problem.Y, case.rank)
     assert not (d.converged and wrong(problem, problem.error(d.low_rank)))
 
 
@@ -119,12 +119,12 @@ def test_a_solver_that_always_says_converged_would_be_caught() -> None:
     """The rules of the grid call a wrong answer wrong: half the rank, and outliers fitted."""
     problem = problem_of((150, 150), 0.05, hard=True)
     assert wrong(problem, problem.error(problem.Y))
-    assert wrong(problem, problem.error(quietly(problem.Y, 2).low_rank))
+    assert wrong(problem, problem.error(solved_without_warnings(problem.Y, 2).low_rank))
 
 
 def test_a_noise_floor_that_gives_way_is_none() -> None:
-    """Small one-sided outliers pass for noise until thresholds are sharpened; then there is none left."""
+    """Small one-sided outliers pass for noise until the cutoff is refined; then there is none left."""
     arguments = {"rank": 5, "outlier_fraction": 0.4, "one_sided": True, "condition": 100.0}
     problem = planted((600, 600), **arguments, random_state=1037)  # type: ignore[arg-type]
-    d = quietly(problem.Y, 5)
+    d = solved_without_warnings(problem.Y, 5)
     assert d.converged and recovered(problem, problem.error(d.low_rank))

@@ -87,7 +87,7 @@ def test_the_threshold_falls_by_gamma_and_stops_at_the_noise() -> None:
     assert d.history[-1].threshold == pytest.approx(3 * sigma, rel=0.3)
 
 
-def test_lost_rows_are_fitted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexplained_rows_are_refitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a threshold that falls too fast, some rows lose all their entries, for ever."""
     import lrpca.solvers.ircur as module
 

@@ -58,7 +58,7 @@ def test_threshold_falls_no_faster_than_asked():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         free = solve(problem.Y, options={"decay": 0.0})
-    # Rows whose error falls more slowly than σ are lost.
+    # Rows whose error falls more slowly than σ stay unexplained.
     assert problem.error(free.low_rank) > 10 * problem.error(d.low_rank)
 
 

@@ -1,4 +1,4 @@
-"""Choosing the rank: planted ones are found, doubtful ones said, and nothing else changes."""
+"""Choosing the rank: planted ones are found, unclear ones reported, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_block_of_a_large_matrix_is_cheap() -> None:
     problem = planted((1200, 1000), rank=3, outlier_fraction=0.1, dtype=np.float32)
     d, known = decompose(problem.Y), decompose(problem.Y, 3)
     assert d.rank_choice is not None and d.rank_choice.tried[0].shape == (600, 600) and d.rank == 3
-    assert known.n_reads < d.n_reads <= known.n_reads + 8  # the look's reads are part of a read each
+    assert known.n_reads < d.n_reads <= known.n_reads + 8  # the rough solution's reads are part of a read each
 
 
 @pytest.mark.filterwarnings("ignore:S is empty")

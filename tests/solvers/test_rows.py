@@ -105,7 +105,7 @@ def rows(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
 
 def test_bits_of_a_row_depend_on_it_alone(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Y, R, _ = rows
-    # Rows with missing entries, of other sizes, and lost ones as neighbours.
+    # Rows with missing entries, of other sizes, and unexplained ones as neighbours.
     Y[3, ::3], Y[5], Y[6], Y[9] = np.nan, np.nan, 1e6 * Y[6], draw(Y.shape[1], seed=5)
     together = robust_coefficients(accept(Y), R, 0.0)
     for i in range(len(Y)):

@@ -35,7 +35,7 @@ def test_zero_tolerance_stays_at_the_solution(problem: Problem) -> None:
 
 
 def test_tolerance_is_the_relative_change(problem: Problem) -> None:
-    """Of the iteration itself; a run whose lost rows are fitted anew after that goes on."""
+    """Of the iteration itself; a run whose unexplained rows are refitted after that goes on."""
     for tol in (1e-3, 1e-5):
         d = decompose(problem.Y, RANK, tol=tol, options={"without": ["low_inlier_rows", "unsupported_directions"]})
         assert d.reason == "tol"

@@ -38,7 +38,7 @@ _PART, _MOST_ENTRIES, _CPU_ENTRIES = 0.4, 1 << 29, 1 << 24
 
 
 @dataclass
-class Facts(Table):
+class Solutions(Table):
     """The results of every problem."""
 
     L: Any  # (b, n1, r), result type
@@ -73,27 +73,27 @@ def _solve_batched(Ys: Any, mask: Any, request: Request) -> tuple[BatchDecomposi
     method = METHODS["lrpca"]
     tol = check_tol(request.tol, method, request.schedule, arithmetic_dtype(_stored(Ys)))
     max_iter = request.max_iter or method.max_iter
-    facts, histories = _solve_slabs(Ys, mask, request, tol=tol, max_iter=max_iter)
-    chosen = torch.nonzero(facts.reason == GOING_ON)[:, 0].tolist()
+    solutions, histories = _solve_slabs(Ys, mask, request, tol=tol, max_iter=max_iter)
+    chosen = torch.nonzero(solutions.reason == GOING_ON)[:, 0].tolist()
     alone = decompose_each(chosen, lambda i: problem_on_host(Ys, mask, i), request, Ys[0].numel())
     solved = dict(zip(chosen, alone, strict=True))
-    reason = np.array(NAMES, dtype=object)[facts.reason.cpu().numpy()]
+    reason = np.array(NAMES, dtype=object)[solutions.reason.cpu().numpy()]
     # What was solved one at a time takes its place.
     for i, (item, _) in solved.items():
         reason[i] = item.reason
         for name in ARRAYS:
-            target = getattr(facts, name)
+            target = getattr(solutions, name)
             target[i] = to_tensor(np.asarray(getattr(item, name)), target.device).to(target.dtype)
     reason, settings = reason.astype(str), {"tol": tol, "max_iter": max_iter}
     result = BatchDecomposition(
-        **{name: getattr(facts, name) for name in ARRAYS},
+        **{name: getattr(solutions, name) for name in ARRAYS},
         Ys=Ys,
         mask=mask,
         reason=reason,
         sequential=np.array(chosen, dtype=int),
-        item=Items(facts, reason, histories, Ys, mask, settings, {i: item for i, (item, _) in solved.items()}),
+        item=Items(solutions, reason, histories, Ys, mask, settings, {i: item for i, (item, _) in solved.items()}),
     )
-    return result, _complaints(facts, solved, result, tol)
+    return result, _warnings(solutions, solved, result, tol)
 
 
 def _can_be_batched(Ys: Any, request: Request) -> bool:
@@ -110,18 +110,19 @@ def _stored(Ys: Any) -> Any:
     return np.dtype("float32" if Ys.dtype == torch.bfloat16 else str(Ys.dtype).removeprefix("torch."))
 
 
-def _solve_slabs(Ys: Any, mask: Any, request: Request, *, tol: float, max_iter: int) -> tuple[Facts, Histories]:
-    """Return the facts of all problems, solved in slabs; where memory is short, in smaller ones."""
+def _solve_slabs(Ys: Any, mask: Any, request: Request, *, tol: float, max_iter: int) -> tuple[Solutions, Histories]:
+    """Return the solutions of all problems, solved in slabs; where memory is short, in smaller ones."""
     found, histories, first, count = [], Histories(), 0, _slab(Ys, request.rank)
     while first < len(Ys):
         part = slice(first, min(len(Ys), first + count))
         try:
-            facts, records = _solve_slab(Ys[part], None if mask is None else mask[part], request, first, tol, max_iter)
+            observed = None if mask is None else mask[part]
+            solutions, records = _solve_slab(Ys[part], observed, request, first, tol, max_iter)
         except RuntimeError as error:
             if not is_shortage(error):
                 raise
-            facts, said = None, str(error).splitlines()[0]
-        if facts is None:
+            solutions, said = None, str(error).splitlines()[0]
+        if solutions is None:
             count = (part.stop - first) // 2
             torch.cuda.empty_cache()
             if count == 0:
@@ -131,10 +132,10 @@ def _solve_slabs(Ys: Any, mask: Any, request: Request, *, tol: float, max_iter: 
                 )
             continue
         histories.add(first, part.stop - first, records)
-        found.append(facts)
+        found.append(solutions)
         first = part.stop
-    names = [entry.name for entry in fields(Facts)]
-    return Facts(**{name: torch.cat([getattr(facts, name) for facts in found]) for name in names}), histories
+    names = [entry.name for entry in fields(Solutions)]
+    return Solutions(**{name: torch.cat([getattr(one, name) for one in found]) for name in names}), histories
 
 
 def _slab(Ys: Any, rank: int) -> int:
@@ -149,7 +150,7 @@ def _slab(Ys: Any, rank: int) -> int:
     return max(1, min(_MOST_ENTRIES // entries, int(_PART * memory[0] / bytes_each)))
 
 
-def _solve_slab(Ys: Any, mask: Any, request: Request, first: int, tol: float, max_iter: int) -> tuple[Facts, Any]:
+def _solve_slab(Ys: Any, mask: Any, request: Request, first: int, tol: float, max_iter: int) -> tuple[Solutions, Any]:
     stored = _stored(Ys)
     arithmetic = arithmetic_dtype(stored)
     stack = load(Ys, mask, torch.float32 if arithmetic == np.float32 else torch.float64)
@@ -171,8 +172,8 @@ def _check_entries(stack: Stack, first: int) -> None:
             raise ValueError(f"{name}: Y[{j}, {k}]={value} is not finite; mark missing entries with NaN or mask=")
 
 
-def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
-    """Return the facts of solved problems; see `lrpca.decomposition.assemble.assemble`."""
+def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Solutions:
+    """Return the solutions of the problems; see `lrpca.decomposition.assemble.assemble`."""
     dtype, unit = stack.Y.dtype, rounding_level(arithmetic, 1.0)
     peak = ends.R.gather(1, ends.R.abs().argmax(dim=1, keepdim=True))
     sign = torch.where(peak < 0, -1.0, 1.0)
@@ -187,7 +188,7 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
     beyond = (D.abs() > threshold.to(dtype)[:, None, None]).sum(dim=(1, 2))
     zero = stack.Y == 0 if stack.observed is None else (stack.Y == 0) & stack.observed
     entries = torch.clamp(stack.by_row.sum(dim=1), min=1)
-    return Facts(
+    return Solutions(
         L.to(dtype),
         R.to(dtype),
         ends.reason,
@@ -206,21 +207,24 @@ def _assembled(stack: Stack, ends: Ends, stored: Any, arithmetic: Any) -> Facts:
     )
 
 
-def _complaints(facts: Facts, solved: dict[int, Solved], result: BatchDecomposition, tol: float) -> list[WarningText]:
+def _warnings(
+    solutions: Solutions, solved: dict[int, Solved], result: BatchDecomposition, tol: float
+) -> list[WarningText]:
     """Return what to warn of: what single solutions tell, and what can be seen of the others."""
-    told = {i: complaints for i, (_, complaints) in solved.items()}
-    share = facts.outlier_fraction
-    odd = (share == 0) | (share > results.MANY_OUTLIERS) | ((facts.zeros > results.MANY_ZEROS) & (facts.zeros < 1))
-    odd |= (facts.kept_by_row == 0).any(dim=1) | (facts.kept_by_column == 0).any(dim=1)
-    unfinished = (facts.reason == MAX_ITER) & (tol > 0)
-    together = facts.reason != GOING_ON
+    told = {i: warned for i, (_, warned) in solved.items()}
+    share = solutions.outlier_fraction
+    zeros = (solutions.zeros > results.MANY_ZEROS) & (solutions.zeros < 1)
+    odd = (share == 0) | (share > results.MANY_OUTLIERS) | zeros
+    odd |= (solutions.kept_by_row == 0).any(dim=1) | (solutions.kept_by_column == 0).any(dim=1)
+    unfinished = (solutions.reason == MAX_ITER) & (tol > 0)
+    batched = solutions.reason != GOING_ON
     for category, which in ((ConvergenceWarning, unfinished), (DiagnosisWarning, odd)):
-        indices = torch.nonzero(which & together)[:, 0].tolist()
+        indices = torch.nonzero(which & batched)[:, 0].tolist()
         for position, i in enumerate(indices):
             # Only the first is shown in words.
             text = "" if position else _in_words(category, result[i], tol)
             told.setdefault(i, []).append((category, text))
-    return summarised(told, len(facts.reason))
+    return summarised(told, len(solutions.reason))
 
 
 def _in_words(category: type[Warning], one: Decomposition, tol: float) -> str:

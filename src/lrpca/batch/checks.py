@@ -72,11 +72,11 @@ def unreliable(
 ) -> Any:
     """Return which results are unreliable, (b,).
 
-    Those with lost rows or structure in a noisy residual, and those that the single solver would compare with
+    Those with unexplained rows or structure in a noisy residual, and those that the single solver would compare with
     other fits (`lrpca.solvers.checks.other_fits`).
     """
     counts = ((by_row, stack.by_row), (by_column, stack.by_column))
-    few = exact & torch.cat([keep_less(*pair, rows.LOST) for pair in counts], dim=1).any(dim=1)
+    few = exact & torch.cat([keep_less(*pair, rows.UNEXPLAINED) for pair in counts], dim=1).any(dim=1)
     structured = ~exact & (_structure(D, sigma) > structure.SUSPICIOUS)
     sizes, tells = stack.sampled(stack.Y)
     sizes = torch.minimum(sizes.abs().double(), 5 * stack.typical[:, None])
@@ -153,7 +153,7 @@ def refined_cutoff(stack: Stack, D: Any, sigma: Any, present: Any) -> Any:  # (b
         beyond = sizes > (k * limit).to(sizes.dtype)[:, None]
         beyond = beyond if tells is None else beyond & tells
         gaussian &= beyond.sum(dim=1) / entries <= share
-    return torch.where(gaussian, thresholds._OPEN, thresholds._SHARP).to(sigma.dtype)
+    return torch.where(gaussian, thresholds._OPEN, thresholds._REFINED).to(sigma.dtype)
 
 
 def measured(

@@ -14,7 +14,7 @@ from lrpca.solvers import components as single
 def first_components(L: Any, R: Any, edge: Any) -> tuple[Any, Any, Any]:  # (b, n1, r); (b, n2, r); (b,)
     """Return the factors of a start, components that exceed the `edge` first, and how many do, (b,)."""
     values = lengths(L) * lengths(R)
-    return arranged(L, R, values, values <= single.STANDS_OUT_AT_START * edge[:, None], edge)
+    return arranged(L, R, values, values <= single.EXCEEDS_AT_START * edge[:, None], edge)
 
 
 def updated(
@@ -24,9 +24,9 @@ def updated(
     ahead: Any,  # (b,)
 ) -> tuple[Any, Any, Any, Any]:
     """Return the factors after a step, how many components are there, and how far X moved."""
-    slope = single.STANDS_OUT + single.EARLY_SLOPE * torch.clamp(ahead - 1.0, min=0.0)
-    stands_out = torch.clamp(slope, max=single.STANDS_OUT_EARLY)
-    absent = new.values <= (stands_out * edge)[:, None]
+    slope = single.EXCEEDS + single.EARLY_SLOPE * torch.clamp(ahead - 1.0, min=0.0)
+    limit = torch.clamp(slope, max=single.EXCEEDS_EARLY)
+    absent = new.values <= (limit * edge)[:, None]
     absent |= ~is_present(present, new.values.shape[1]) & (is_localised(new.U) | is_localised(new.V))
     root = torch.sqrt(new.values)[:, None, :]
     L, R, count = arranged(new.U * root, new.V * root, new.values, absent, edge)

@@ -88,16 +88,16 @@ def decompose_batch(
     )
     observed = _check_mask(mask, stack)
     if not is_tensor(stack):
-        result, complaints = _solve_arrays(stack, observed, request)
+        result, warned = _solve_arrays(stack, observed, request)
     elif stack.device.type == "cpu":
         from lrpca.batch.items import solve_sequentially
 
-        result, complaints = solve_sequentially(stack, observed, request)
+        result, warned = solve_sequentially(stack, observed, request)
     else:
         from lrpca.batch.batched import solve_batched
 
-        result, complaints = solve_batched(stack, observed, request)
-    for category, message in complaints:
+        result, warned = solve_batched(stack, observed, request)
+    for category, message in warned:
         warnings.warn(message, category, stacklevel=2)
     return result
 

@@ -18,10 +18,10 @@ from lrpca.decomposition.tensor import TensorDecomposition, to_tensor
 from lrpca.matrices.accept_tensor import host_array
 from lrpca.matrices.tensor import TensorMatrix
 from lrpca.solvers.base import Record, Solution
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.methods import METHODS
 
-# Beside the passes: for the survey, the start, and the noise level at the end.
+# Beside the passes: for the observation counts, the start, and the noise level at the end.
 _MORE_READS = 3
 
 
@@ -59,7 +59,7 @@ class Histories:
 class Items:
     """The problems that were batched, and those that were solved one at a time; each is made when first used."""
 
-    facts: Any  # Facts of all problems
+    solutions: Any  # Solutions of all problems
     reason: Any  # (b,) str
     histories: Histories
     Ys: Any  # (b, n1, n2) tensor
@@ -72,17 +72,17 @@ class Items:
         """Return the decomposition of problem i."""
         if i in self.alone:
             return self.alone[i] if self.gives_arrays else TensorDecomposition.of(self.alone[i], self.Ys.device)
-        facts, method = self.facts, METHODS["lrpca"]
-        outcome, components = self._outcome(i), int(facts.components[i])
-        fraction, threshold = float(facts.outlier_fraction[i]), float(facts.outlier_threshold[i])
-        shape, zeros = (int(self.Ys.shape[1]), int(self.Ys.shape[2])), float(facts.zeros[i])
+        solutions, method = self.solutions, METHODS["lrpca"]
+        outcome, components = self._outcome(i), int(solutions.components[i])
+        fraction, threshold = float(solutions.outlier_fraction[i]), float(solutions.outlier_threshold[i])
+        shape, zeros = (int(self.Ys.shape[1]), int(self.Ys.shape[2])), float(solutions.zeros[i])
         found = Decomposition(
-            facts.L[i],
-            facts.R[i],
+            solutions.L[i],
+            solutions.R[i],
             matrix=TensorMatrix(self.Ys[i], None if self.mask is None else self.mask[i]),
             history=outcome.history,
             reason=outcome.reason,
-            noise_level=float(facts.noise_level[i]),
+            noise_level=float(solutions.noise_level[i]),
             outlier_threshold=threshold,
             outlier_fraction=fraction,
             n_reads=len(outcome.history) + _MORE_READS,
@@ -95,21 +95,21 @@ class Items:
 
     def as_arrays(self, Ys: Any, mask: Any) -> Callable[[int], Decomposition]:
         """Return what makes the same of arrays, from a stack and a mask on the CPU."""
-        facts, histories = self.facts.on_cpu(), self.histories.on_cpu()
-        return replace(self, facts=facts, histories=histories, Ys=Ys, mask=mask, gives_arrays=True)
+        solutions, histories = self.solutions.on_cpu(), self.histories.on_cpu()
+        return replace(self, solutions=solutions, histories=histories, Ys=Ys, mask=mask, gives_arrays=True)
 
     def _outcome(self, i: int) -> Solution:
-        facts = self.facts
-        seen = Survey(_counts(facts.observed_by_row[i]), _counts(facts.observed_by_column[i]), float(facts.norm[i]))
+        solutions = self.solutions
+        observed = _counts(solutions.observed_by_row[i]), _counts(solutions.observed_by_column[i])
         return Solution(
             None,
             None,
-            self.histories.of(i)[: int(facts.n_iter[i])],
+            self.histories.of(i)[: int(solutions.n_iter[i])],
             str(self.reason[i]),
-            seen,
-            (_counts(facts.kept_by_row[i]), _counts(facts.kept_by_column[i])),
-            int(facts.components[i]),
-            float(facts.change[i]),
+            ObservationCounts(*observed, float(solutions.norm[i])),
+            (_counts(solutions.kept_by_row[i]), _counts(solutions.kept_by_column[i])),
+            int(solutions.components[i]),
+            float(solutions.change[i]),
         )
 
 
@@ -124,11 +124,11 @@ def solve_sequentially(
 ) -> tuple[BatchDecomposition, list[WarningText]]:
     """Return the batch of problems solved by the CPU, one thread each, with tensors on the device of the stack."""
     solved = decompose_each(range(len(Ys)), lambda i: problem_on_host(Ys, mask, i), request, Ys[0].numel())
-    result, complaints = gathered(solved, Ys, mask)
+    result, warned = gathered(solved, Ys, mask)
     for name in ARRAYS:
         setattr(result, name, to_tensor(getattr(result, name), Ys.device))
     result.item = _AsTensors(result.item, Ys.device)
-    return result, complaints
+    return result, warned
 
 
 @dataclass(frozen=True)

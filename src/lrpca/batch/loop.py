@@ -193,7 +193,7 @@ class BatchLoop:
         return threshold / wanted, settled
 
     def _wants_grams(self) -> Any:
-        """Return which problems are to solve rows and columns by their own Grams, (b,)."""
+        """Return which problems are to solve rows and columns by their own normal equations, (b,)."""
         stack, parts = self._stack, self._parts
         n1, n2 = stack.shape
         if self._schedule.update == "own_gram":
@@ -233,10 +233,10 @@ class BatchLoop:
             self._changes, stack=stack, parts=parts, values=self._strengths, settled=self._settled, tol=self._tol
         )
         refined = parts.refined_passes > 0
-        done = (parts.refined_passes >= thresholds._SHARP_PASSES) & (verdict == GOING_ON)
+        done = (parts.refined_passes >= thresholds._REFINED_PASSES) & (verdict == GOING_ON)
         verdict = torch.where(done, NOISE_FLOOR, verdict)
         converged = parts.at_work & ((verdict == TOL) | (verdict == NOISE_FLOOR))
-        collapsed = converged & refined & (parts.sigma < thresholds._GAVE_WAY * parts.floor)
+        collapsed = converged & refined & (parts.sigma < thresholds._COLLAPSED * parts.floor)
         unsolved = parts.at_work & ((verdict == RUNAWAY) | (verdict == STALLED)) | collapsed
         asked = converged & ~refined
         parts.at_work = parts.at_work & ~unsolved

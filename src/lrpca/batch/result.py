@@ -194,14 +194,14 @@ def gathered(
         mask=mask,
         item=items.__getitem__,
     )
-    return result, summarised({i: complaints for i, (_, complaints) in enumerate(solved)}, len(solved))
+    return result, summarised({i: warned for i, (_, warned) in enumerate(solved)}, len(solved))
 
 
-def summarised(complaints: dict[int, list[WarningText]], count: int) -> list[WarningText]:
+def summarised(warned: dict[int, list[WarningText]], count: int) -> list[WarningText]:
     """Return one warning of each kind for a batch of `count` problems, from those of single problems."""
     found: list[WarningText] = []
     for category, what in ((ConvergenceWarning, "have not converged"), (DiagnosisWarning, "look odd")):
-        texts = {i: [text for kind, text in some if kind is category] for i, some in complaints.items()}
+        texts = {i: [text for kind, text in some if kind is category] for i, some in warned.items()}
         indices = sorted(i for i, some in texts.items() if some)
         if indices:
             first = "; ".join(texts[indices[0]])

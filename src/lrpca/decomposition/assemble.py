@@ -99,8 +99,8 @@ def diagnose(
     """Return the diagnosis of rows, columns, components and S, with messages on what is unusual."""
     # NaN, and no rows or columns, if a method does not read every entry.
     shares, idle = [np.full(n, np.nan) for n in shape], [np.zeros(0, int)] * 2
-    survey = outcome.survey
-    observed = None if survey is None else (survey.observed_by_row, survey.observed_by_column)
+    counts = outcome.counts
+    observed = None if counts is None else (counts.observed_by_row, counts.observed_by_column)
     # If a method does not report what it kept, rows and columns without observed entries are known.
     if (kept := observed if outcome.kept is None else outcome.kept) is not None:
         idle = [np.flatnonzero(np.asarray(part) == 0) for part in kept]

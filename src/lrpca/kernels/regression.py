@@ -25,7 +25,7 @@ PADDING = 32
 # What is known of a row: its level, the least and a good one, kept entries, whether the fit is to be trusted, whether
 # the sample held all its entries, and whether its Gram is about that of all columns.
 LEVEL, FLOOR, GOOD, KEPT, TRUSTED, SEEN_ALL, EVEN = range(7)
-FACTS = 7
+SUMMARY = 7
 
 _ROUNDING = 64 * float(np.finfo(float).eps)
 # A level of so many times the noise is good: outliers in the upper half of |d| raise it by less.
@@ -331,7 +331,7 @@ def fit_samples(
     noise,
     rounding,  # of the stored numbers, relative
     c,  # (m, r), set
-    facts,  # (m, FACTS), set
+    summary,  # (m, SUMMARY), set
     places,  # (sample,) int, and the rest: work memory
     P,  # (r, sample)
     vectors,  # (5, sample)
@@ -347,7 +347,7 @@ def fit_samples(
     flat = view_of(P, 0, rank * sample)
     complete = False
     for i in range(len(values)):
-        about, own = facts[i], c[i]
+        about, own = summary[i], c[i]
         m, visited, infinite = _gather(view_of(values, i * n2, n2), offset, order, sample, x, size, places)
         if infinite:
             return False
@@ -400,7 +400,7 @@ def finish_fits(
     sample,
     noise,  # 0 where it is not known
     c,  # (m, r), changed
-    facts,  # (m, FACTS), changed
+    summary,  # (m, SUMMARY), changed
     places,  # (TILE or sample,) int, and the rest: work memory
     vectors,  # (2, TILE or sample)
     panel,  # (r, TILE + PADDING)
@@ -413,7 +413,7 @@ def finish_fits(
     """Take redescending steps over all entries of rows fitted on a sample; return False if some entry is infinite.
 
     At most three. Q is orthonormal, so kept entries all over the row have the Gram (kept / n2) I, nearly; where steps
-    with that do not converge, the last one has the row's own Gram.
+    with that do not converge, the last one has the normal equations of the row.
     """
     rank, width = Qt.shape
     n2 = values.shape[1]
@@ -424,7 +424,7 @@ def finish_fits(
         rows = min(GROUP, len(values) - first)
         # By row: whether it goes on, trust, the length of the last step, and of this turn kept and observed entries.
         for g in range(rows):
-            by_row[g, 0], by_row[g, 1] = 1.0 - facts[first + g, SEEN_ALL], facts[first + g, TRUSTED]
+            by_row[g, 0], by_row[g, 1] = 1.0 - summary[first + g, SEEN_ALL], summary[first + g, TRUSTED]
         for turn in range(3):
             left = 0.0
             for g in range(rows):
@@ -447,7 +447,7 @@ def finish_fits(
                     if by_row[g, 0] == 0:
                         continue
                     i = first + g
-                    limit = _KEEP_LEVELS * facts[i, LEVEL]
+                    limit = _KEEP_LEVELS * summary[i, LEVEL]
                     if _load(view_of(values, i * n2 + j0, m), shift, m, d) > 0:
                         return False
                     _minus(d, Q, width, c[i], m)
@@ -457,7 +457,7 @@ def finish_fits(
                     _set_products(e, Q, width, m, rank, some)
                     for k in range(rank):
                         products[g, 0, k] += some[k]
-                    if turn < 2 and facts[i, EVEN] > 0:
+                    if turn < 2 and summary[i, EVEN] > 0:
                         continue
                     # The Gram of the kept entries is their sum, or the tile's less the sum of the others.
                     others = 2 * kept >= m
@@ -473,7 +473,7 @@ def finish_fits(
             for g in range(rows):
                 if by_row[g, 0] == 0:
                     continue
-                own, about = c[first + g], facts[first + g]
+                own, about = c[first + g], summary[first + g]
                 kept, seen, level = by_row[g, 3], by_row[g, 4], about[LEVEL]
                 side = products[g, 0]
                 whole = True

@@ -28,7 +28,7 @@ from lrpca.learn.operations import influence_pass, multiply, retract
 from lrpca.learn.tensors import Data
 from lrpca.schedule import Schedule
 from lrpca.solvers.adaptive import LEAST_KEPT_SOFT
-from lrpca.solvers.checks.low_inlier_rows import low_inlier_rows, needs_own_grams
+from lrpca.solvers.checks.low_inlier_rows import low_inlier_rows, needs_row_normal_equations
 from lrpca.solvers.thresholds import HELD, LONGEST_HELD, PATIENT_DECAY, PATIENT_TAIL
 
 MODELS = ("fnn", "rnn", "frmnn")
@@ -145,7 +145,7 @@ class UnrolledNetwork(torch.nn.Module):
             threshold, number = (data.placed(value) for value in self.numbers(k))
             # Thresholds wait for low-inlier rows and columns.
             waits = self.form.kind == "adaptive" or self.form.floor is not None
-            low_inlier = waits and low_inlier_rows(result, data.survey)
+            low_inlier = waits and low_inlier_rows(result, data.counts)
             by_recurrence = threshold
             last = threshold = self._threshold(threshold, data, L, R, last, k, patient=low_inlier)
             if self.form.floor is not None and bool(threshold > HELD * by_recurrence):
@@ -159,7 +159,7 @@ class UnrolledNetwork(torch.nn.Module):
             except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
                 raise FloatingPointError(f"layer {k} cannot be computed ({error})") from error
             check_finite(L, R, k)
-            yield Layer(L, R, threshold, step, data.survey.relative(result)[1])
+            yield Layer(L, R, threshold, step, data.counts.relative(result)[1])
 
     def forward(self, data: Data, depth: int) -> tuple[Any, Any]:
         """Return the factors after `depth` layers."""
@@ -185,14 +185,14 @@ class UnrolledNetwork(torch.nn.Module):
         if self.form.update == "own_gram":
             return True
         may = self.form.kind == "adaptive" and self.form.update == "tangent" and self.form.influence != "soft"
-        return may and needs_own_grams(last, data.survey, data.rank, low_inlier=low_inlier)
+        return may and needs_row_normal_equations(last, data.counts, data.rank, low_inlier=low_inlier)
 
     def _step(self, number: Any, result: Pass, data: Data, *, grams: bool) -> Any:
         if self.form.kind == "absolute" or grams:
             return number
         share = kept_share(result)
         if self.form.influence == "soft":
-            share = max(share, LEAST_KEPT_SOFT * data.survey.observed)
+            share = max(share, LEAST_KEPT_SOFT * data.counts.observed)
         return number / max(share, 1e-6)
 
     def _directions(self, data: Data, L: Any, R: Any, threshold: Any, *, grams: bool) -> tuple[Any, Any, Pass]:

@@ -20,7 +20,7 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.differentiable import DifferentiableMatrix
 from lrpca.matrices.sample import draw_sample
 from lrpca.schedule import Schedule
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
 # The solver's rules on rounding and the noise are the same for every adaptive schedule.
@@ -61,14 +61,14 @@ class Data:
         return number.to("cpu", self.dtype)
 
     @functools.cached_property
-    def survey(self) -> Survey:
+    def counts(self) -> ObservationCounts:
         """The counts of observed entries and the norm, as in the solver."""
         n1, n2 = self.shape
         if self.observed is None:
             by_row, by_column = np.full(n1, n2), np.full(n2, n1)
         else:
             by_row, by_column = (self.observed.sum(dim=dim).cpu().numpy() for dim in (1, 0))
-        return Survey(by_row, by_column, float(torch.linalg.matrix_norm(self.Y)))
+        return ObservationCounts(by_row, by_column, float(torch.linalg.matrix_norm(self.Y)))
 
     def unit(self, kind: str) -> float:
         """Return the unit of ζ_0: 1 for absolute schedules, median|Y| for adaptive ones."""
@@ -76,7 +76,7 @@ class Data:
 
     def start(self, clip: Any) -> tuple[Any, Any]:
         """Return factors of ``SVD_r(clip(Y, ζ_0) / p)``, differentiable in ζ_0."""
-        share, steps = self.survey.observed, self.problem.power_steps
+        share, steps = self.counts.observed, self.problem.power_steps
         return spectral_start(self.Y, share, self.rank, self.placed(clip), steps)
 
     def inlier_scale(self, L: Any, R: Any) -> Any:

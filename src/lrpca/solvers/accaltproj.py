@@ -61,16 +61,16 @@ def solve(
     else:
         run.refuse("with a start", beta_init=beta_init)
         L, R = completed(*run.start, run.rng)
-    facts = run.survey
+    counts = run.counts
     threshold = beta * iteration.product_norm(L[:, :1], R[:, :1])
     result: Pass | None = None
     reason: str | None = None
     for k in run.iterations():
         result = take_pass(run.matrix, L, R, levels("hard", threshold), None)
-        dL, dR = (direction / facts.observed for direction in directions(L, R, result, "tangent", None))
+        dL, dR = (direction / counts.observed for direction in directions(L, R, result, "tangent", None))
         new = iteration.retract(L, R, dL, dR)
         L, R = new.factors()
-        residual, kept = facts.relative(result)
+        residual, kept = counts.relative(result)
         reason = run.record(L, R, threshold=threshold, step=1.0, residual=residual, kept=kept)
         if reason is not None:
             break

@@ -85,7 +85,7 @@ def solve(
     test = StationarityTest(run.matrix, run.sample, change)
     k, t = 1, 0
     for _ in run.iterations():
-        svd, last = thresholded_svd(run.matrix, (L, R), threshold, run.survey.observed, svd.V)
+        svd, last = thresholded_svd(run.matrix, (L, R), threshold, run.counts.observed, svd.V)
         entering, (L, R) = (L, R), svd.cut(k).factors()
         reason = _record(run, L, R, k, threshold, last)
         if reason is not None:
@@ -114,7 +114,7 @@ def _practical(run: Run, incoherence: float, floor: float) -> Solution:
         _take_outliers(run.matrix, L, R, threshold, clean)
         rest = run.matrix.with_mask(clean)
         try:
-            svd, last = thresholded_svd(rest, (L, R), np.inf, run.survey.observed, svd.V)
+            svd, last = thresholded_svd(rest, (L, R), np.inf, run.counts.observed, svd.V)
         finally:
             run.matrix.reads += rest.reads
             rest.close()
@@ -152,6 +152,6 @@ def _widest_gap(values: Any, k: int, rank: int) -> int:
 
 def _record(run: Run, L: Any, R: Any, k: int, threshold: float, last: Pass) -> str | None:
     """Record an iteration of stage k; a stationary X ends the run only in the last stage."""
-    residual, kept = run.survey.relative(last)
+    residual, kept = run.counts.relative(last)
     reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept)
     return reason if k == run.rank or reason not in ("noise_floor", "stalled") else None

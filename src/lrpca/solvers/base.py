@@ -12,7 +12,7 @@ from lrpca.core.devices import is_tensor
 
 if TYPE_CHECKING:
     from lrpca.core.passes import Kept, Pass
-    from lrpca.solvers.initialise import Survey
+    from lrpca.solvers.initialise import ObservationCounts
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Solution:
     R: Any  # (n2, r)
     history: list[Record]
     reason: str
-    survey: Survey | None  # None where Y was not read whole
+    counts: ObservationCounts | None  # None where Y was not read whole
     kept: Kept | None  # in the last pass, where known
     components: int | None  # how many exceed the noise, where the solver tells
     change: float  # relative change of X in the last pass over these factors
@@ -78,10 +78,10 @@ class Solution:
 
 
 def make_record(
-    k: int, threshold: float, step: float, result: Pass, facts: Survey, change: float, began: float
+    k: int, threshold: float, step: float, result: Pass, counts: ObservationCounts, change: float, began: float
 ) -> Record:
     """Return the record of an iteration that `began` at that time."""
-    residual, kept = facts.relative(result)
+    residual, kept = counts.relative(result)
     return Record(k, threshold, step, residual, change, kept, time.perf_counter() - began)
 
 

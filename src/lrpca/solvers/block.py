@@ -178,7 +178,7 @@ class Block:
         Outliers are a minority of their row and of their column. So to explain what `fewer` rejects earns nothing where
         it explains the majority of the row and of the column: such a component is made of outliers, whatever pattern
         they form. Entries that are zero, but for the noise, do not make a majority: no component explains them. But a
-        component that the given rank has room for counts if it saves much, and `more` keeps what `fewer` keeps.
+        component that the given rank allows counts if it saves much, and `more` keeps what `fewer` keeps.
         """
         margin = _CLEARLY * self.values.size
         if more.L.shape == fewer.L.shape:
@@ -187,8 +187,8 @@ class Block:
         kept = self.observed & (D <= self.limit(fewer.sigma))
         saved = (fewer.score - more.score) / self.values.size
         if self.rank_is_given and saved > _FAR_SHORTER * (more.L.shape[1] - fewer.L.shape[1]):
-            lost = kept & (self.residuals(more.L, more.R) > self.limit(more.sigma))
-            if lost.sum() <= _NESTED * kept.sum():
+            dropped = kept & (self.residuals(more.L, more.R) > self.limit(more.sigma))
+            if dropped.sum() <= _NESTED * kept.sum():
                 return True
         explained = kept & (np.abs(fewer.L @ fewer.R.T) > _NOT_ZERO * fewer.sigma)
         rows, columns = (explained.sum(axis) > _MAJORITY * self.observed.sum(axis) for axis in (1, 0))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lrpca.solvers.problem import Problem
     from lrpca.solvers.rank.scan import Watch
 
-_FORMAT, _VERSION = "lrpca-run", 5
+_FORMAT, _VERSION = "lrpca-run", 6
 # States are written at most once in so many seconds.
 _PAUSE = 1.0
 # In the JSON values, an array is this key with its name in the file.

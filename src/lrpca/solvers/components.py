@@ -1,7 +1,7 @@
-"""Which components of X are there: those that stand out of what noise alone would make.
+"""Which components of X are there: those that exceed what noise alone would make.
 
 A rank given too large would otherwise be filled with noise and, worse, with outliers: a surplus component ends as one
-row or column with all its outliers in it, fitted exactly. Components that do not stand out are kept as probes: so weak
+row or column with all its outliers in it, fitted exactly. Components that do not exceed it are kept as probes: so weak
 that X does not feel them, yet updated like the others, which makes them follow the leading singular vectors of the
 residual (a power iteration). A weak component of a badly conditioned X waits as a probe until the error has fallen
 below it.
@@ -18,12 +18,12 @@ import numpy as np
 
 from lrpca.core.factors import Retracted, normal_form
 
-# How far a component has to stand out of the largest singular value that noise would have ...
-STANDS_OUT = 1.3
+# How many times a component has to exceed the largest singular value that noise would have ...
+EXCEEDS = 1.3
 # ... at the start, where outliers are in the data, and while thresholds are still far above the noise, since the
 # influence is then sparse and its singular values larger than those of Gaussian noise of the same energy.
-STANDS_OUT_AT_START = 2.0
-STANDS_OUT_EARLY = 8.0
+EXCEEDS_AT_START = 2.0
+EXCEEDS_EARLY = 8.0
 EARLY_SLOPE = 4.0
 # Size of a probe, in units of the noise's largest singular value.
 PROBE = 1e-3
@@ -117,9 +117,9 @@ def all_present(L: Any, R: Any) -> Components:
 
 
 def first_components(L: Any, R: Any, edge: float) -> Components:
-    """Return the components of a start, those that stand out of the `edge` of its residual first."""
+    """Return the components of a start, those that exceed the `edge` of its residual first."""
     values = Components(L, R, 0).values
-    return _arranged(L, R, values, values <= STANDS_OUT_AT_START * edge, edge)
+    return _arranged(L, R, values, values <= EXCEEDS_AT_START * edge, edge)
 
 
 def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tuple[Components, float]:
@@ -129,9 +129,9 @@ def updated(before: Components, new: Retracted, edge: float, ahead: float) -> tu
     that the noise calls for. A component that was not there before must not live in one row or column: that is what
     outliers look like.
     """
-    stands_out = min(STANDS_OUT_EARLY, STANDS_OUT + EARLY_SLOPE * max(0.0, ahead - 1.0))
-    # Without any noise, zero is what does not stand out.
-    absent = new.values <= stands_out * edge
+    limit = min(EXCEEDS_EARLY, EXCEEDS + EARLY_SLOPE * max(0.0, ahead - 1.0))
+    # Without any noise, only zero does not exceed it.
+    absent = new.values <= limit * edge
     fresh = ~before.is_present & ~absent
     if fresh.any():
         U, V = new.vectors()

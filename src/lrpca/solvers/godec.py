@@ -75,8 +75,8 @@ def solve(
     warm : bool
         Start each SVD from the last singular vectors, as opposed to a fresh random basis as in the paper.
     """
-    matrix, facts = run.matrix, run.survey
-    observed = int(facts.observed_by_row.sum())
+    matrix, counts = run.matrix, run.counts
+    observed = int(counts.observed_by_row.sum())
     if run.start is None:
         ramp = _RAMP if ramp is None else ramp
         run.settle(ramp=ramp)
@@ -97,10 +97,10 @@ def solve(
         else:
             threshold = _threshold(run, L, R, cardinality.at(k, L, R), observed)
         steps = _COLD_STEPS if cold else power_steps
-        svd, last = thresholded_svd(matrix, (L, R), threshold, facts.observed, basis, steps=steps)
+        svd, last = thresholded_svd(matrix, (L, R), threshold, counts.observed, basis, steps=steps)
         basis = svd.V if warm else random_basis(n2, width, run.rng)
         L, R = svd.cut(run.rank).factors()
-        residual, kept = facts.relative(last)
+        residual, kept = counts.relative(last)
         stop = "runaway" if k > _SETTLING and residual > _RUNAWAY else None
         stop = run.record(L, R, threshold=threshold, residual=residual, kept=kept) or stop
         if stop is not None:

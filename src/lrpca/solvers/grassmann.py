@@ -102,13 +102,13 @@ class _Rows:
     """The rows of Y without the directions found so far, which are taken off on the fly."""
 
     def __init__(self, run: Run, trim: float, center: bool) -> None:
-        facts = run.survey  # raises if entries are missing or infinite
+        counts = run.counts  # raises if entries are missing or infinite
         self._matrix: DenseMatrix = run.matrix
         n1, n2 = run.matrix.shape
         self._wide = np.promote_types(run.matrix.arithmetic, np.float64)
         self._threads = Threads()
         # An average shorter than this part of a typical row is rounding: all components have been found.
-        self._least = _ROUNDINGS * float(np.finfo(run.matrix.result).eps) * facts.norm / math.sqrt(n1)
+        self._least = _ROUNDINGS * float(np.finfo(run.matrix.result).eps) * counts.norm / math.sqrt(n1)
         # At least one value is left, or two: the median of an even number.
         self._cut = min(math.floor(trim / 100 * n1), (n1 - 1) // 2)
         # (n2, c) directions, the centre first, and (n1, c) coefficients of the rows on them.

@@ -16,7 +16,7 @@ from lrpca.core.passes import Pass
 from lrpca.kernels.scale import residual_core
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
-from lrpca.solvers.initialise import checked_survey
+from lrpca.solvers.initialise import checked_counts
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, half_pass, leading_svd, random_basis
 from lrpca.solvers.run import Factors, Run
@@ -61,13 +61,13 @@ def clean_spread(sample: Sample, L: Any, R: Any) -> float:
 def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
     """Return the leading triplets of ``Y - hard(Y, ζ)`` with ``ζ = ratio σ_1(Y)``, some to spare, and ζ.
 
-    Four reads: one step for σ_1 (the first of its products also takes the survey), one from there for the triplets.
+    Four reads: one step for σ_1 (its first product also counts observed entries), one from there for the triplets.
     """
     matrix, (n1, n2) = run.matrix, run.matrix.shape
 
     def first_product(A: Any) -> Any:
         result = half_pass(matrix, None, everything(), A=A, energy=True)
-        run.take_survey(checked_survey(matrix, result))
+        run.take_counts(checked_counts(matrix, result))
         return result.CA
 
     def first_adjoint_product(B: Any) -> Any:
@@ -77,4 +77,4 @@ def first_svd(run: Run, rank: int, ratio: float) -> tuple[PartialSVD, float]:
     rough = leading_svd(first_product, first_adjoint_product, basis)
     threshold = ratio * float(rough.values[0])
     nothing = np.zeros((n1, 0)), np.zeros((n2, 0))
-    return thresholded_svd(matrix, nothing, threshold, run.survey.observed, rough.V)[0], threshold
+    return thresholded_svd(matrix, nothing, threshold, run.counts.observed, rough.V)[0], threshold

@@ -31,16 +31,16 @@ _WEAK = 1e-2
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What the first read of Y tells."""
+class ObservationCounts:
+    """Counts of observed entries and the norm of Y, from the first pass over it."""
 
     observed_by_row: Any  # (n1,) int, on the host
     observed_by_column: Any  # (n2,) int, on the host
     norm: float  # ‖Y‖ over observed entries
 
     @classmethod
-    def of(cls, first: Pass, norm: float) -> Survey:
-        """Return the survey of a first pass, which keeps what is observed."""
+    def of(cls, first: Pass, norm: float) -> ObservationCounts:
+        """Return the counts of a first pass, which keeps what is observed."""
         n1, n2 = len(first.kept_by_row), len(first.kept_by_column)
         if first.counted == n1 * n2:
             return cls(np.full(n1, n2), np.full(n2, n1), norm)
@@ -54,9 +54,11 @@ class Survey:
     def without_rows(
         self,
         left_out: Any,  # (n1,) bool
-    ) -> Survey:
-        """Return the survey in which some rows count as not observed."""
-        return Survey(np.where(np.asarray(left_out), 0, self.observed_by_row), self.observed_by_column, self.norm)
+    ) -> ObservationCounts:
+        """Return the counts in which some rows count as not observed."""
+        return ObservationCounts(
+            np.where(np.asarray(left_out), 0, self.observed_by_row), self.observed_by_column, self.norm
+        )
 
     def relative(self, result: Pass) -> tuple[float, float]:
         """Return ‖C‖ / ‖Y‖ of a pass, and the share of observed entries that it kept."""
@@ -83,8 +85,8 @@ class Survey:
     def least_observed(self) -> float:
         """Observed fraction of the row or column with the most gaps, those that are all gap aside."""
         shares = [
-            counts[counts > 0].min(initial=length) / length
-            for counts, length in zip((self.observed_by_row, self.observed_by_column), self.shape[::-1], strict=True)
+            seen[seen > 0].min(initial=length) / length
+            for seen, length in zip((self.observed_by_row, self.observed_by_column), self.shape[::-1], strict=True)
         ]
         return float(min(shares))
 
@@ -102,8 +104,8 @@ def spectral_start(
     power_steps: int,
     rng: np.random.Generator,
     weight: Any = None,  # (n1,)
-) -> tuple[Any, Any, Survey]:
-    """Return L = U Σ^½, R = V Σ^½ of SVD_r(clip(Y) / p), and the survey.
+) -> tuple[Any, Any, ObservationCounts]:
+    """Return L = U Σ^½, R = V Σ^½ of SVD_r(clip(Y) / p), and the observation counts.
 
     Reads Y 1 + 2 `power_steps` times (twice without power steps): the last product with Y is also the projection.
     """
@@ -112,7 +114,7 @@ def spectral_start(
     root = None if weight is None else np.sqrt(weight)[:, None]
     level = everything(clip)
     first = _multiply(matrix, matrix.draw_normal((n2, width), rng), None, level, energy=True)
-    facts = checked_survey(matrix, first)
+    counts = checked_counts(matrix, first)
     Z = _weighted(root, first.CA)
     for _ in range(power_steps):
         Q = _weighted(root, orthonormal(Z, rough=True).conj())
@@ -126,12 +128,12 @@ def spectral_start(
         Q = orthonormal(Z)
         V, values, Uh = thin_svd(_multiply(matrix, None, _weighted(root, Q.conj()), level).CtB)
         U = Q @ Uh.T
-    scale = np.sqrt(values[:rank] / facts.observed)
+    scale = np.sqrt(values[:rank] / counts.observed)
     L = U[:, :rank]
     if root is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             L = np.where(root > 0, L / root, 0.0)
-    return L * scale, V[:, :rank] * scale, facts
+    return L * scale, V[:, :rank] * scale, counts
 
 
 def _weighted(
@@ -149,7 +151,7 @@ def first_factors(
     power_steps: int,
     rng: np.random.Generator,
     weight: Any = None,  # (n1,)
-) -> tuple[Any, Any, Survey]:
+) -> tuple[Any, Any, ObservationCounts]:
     """Return the exact start of a small matrix, the randomised one of a larger."""
     if math.prod(matrix.shape) < EXACT_BELOW:
         return exact_start(matrix, rank, clip, weight=weight)
@@ -162,13 +164,13 @@ def exact_start(
     clip: float,
     *,
     weight: Any = None,  # (n1,)
-) -> tuple[Any, Any, Survey]:
+) -> tuple[Any, Any, ObservationCounts]:
     """Return what `spectral_start` approximates, for small matrices: nothing in it is random.
 
     The right singular vectors are eigenvectors of the smaller Gram matrix, which is good to half the digits: enough for
     a start.
     """
-    facts = survey(matrix)
+    counts = count_observed(matrix)
     matrix.reads += 1
     Y = np.asarray(matrix.dense_rows(slice(0, matrix.shape[0])), np.promote_types(matrix.arithmetic, np.float64))
     mask = matrix.mask_of(slice(0, matrix.shape[0]))
@@ -185,10 +187,10 @@ def exact_start(
     # W^½ Y = U Σ Vᵀ: from either side's vectors the other side's products follow, and with them the values.
     V = orthonormal(weighted.T @ vectors.conj()) if n1 <= n2 else vectors.conj()
     U, values, Vh = thin_svd(weighted @ V.conj())
-    scale = np.sqrt(values / max(facts.observed, np.finfo(float).tiny))
+    scale = np.sqrt(values / max(counts.observed, np.finfo(float).tiny))
     with np.errstate(divide="ignore", invalid="ignore"):
         L = np.where(root > 0, U / root, 0.0)
-    return matrix.place(L * scale), matrix.place((V @ Vh.T) * scale), facts
+    return matrix.place(L * scale), matrix.place((V @ Vh.T) * scale), counts
 
 
 def completed(
@@ -207,22 +209,22 @@ def completed(
     return L, R
 
 
-def survey(matrix: DenseMatrix) -> Survey:
+def count_observed(matrix: DenseMatrix) -> ObservationCounts:
     """Read Y once for its norm, counts and finiteness (a warm start has no sketch to fuse this into)."""
-    return checked_survey(matrix, _multiply(matrix, None, None, everything(), energy=True))
+    return checked_counts(matrix, _multiply(matrix, None, None, everything(), energy=True))
 
 
-def checked_survey(matrix: DenseMatrix, first: Pass) -> Survey:
-    """Return the survey of a first pass, or raise where Y has infinite entries."""
+def checked_counts(matrix: DenseMatrix, first: Pass) -> ObservationCounts:
+    """Return the counts of a first pass, or raise where Y has infinite entries."""
     norm = first.norm_D
     if norm is None or not np.isfinite(norm):
         if matrix.compute_exactly():
             # The square of an outlier may be too large for single precision only.
-            return survey(matrix)
+            return count_observed(matrix)
         place = matrix.find_largest()
         values, _ = matrix.entries(*(np.array([index]) for index in place))
         refuse_largest(*place, values[0] * matrix.unit)
-    return Survey.of(first, float(norm or 0.0))
+    return ObservationCounts.of(first, float(norm or 0.0))
 
 
 def _multiply(matrix: DenseMatrix, A: Any, B: Any, level: Levels, *, energy: bool = False) -> Pass:

@@ -1,4 +1,4 @@
-"""Steps and judgements, until one of them ends the run; between the two, a run can be saved and taken up again."""
+"""Steps and verdicts, until one of them ends the run; between the two, a run can be saved and resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.base import Record, Solution, State, asked_to_stop
 from lrpca.solvers.checkpoint import Checkpoint
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 
 # A run that ends like this may go on, with a larger `max_iter` or without the callback.
 _MAY_GO_ON = ("callback", "max_iter")
@@ -35,7 +35,7 @@ class Loop(ABC):
         """Make iteration k and write it down, or return why there is none."""
 
     @abstractmethod
-    def judge(self) -> str | None:
+    def verdict(self) -> str | None:
         """Return a reason to end after the last iteration, or make ready for the next one."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ def run_loop(
             if checkpoint is not None:
                 checkpoint.keep(loop.state())
             stopped = callback is not None and asked_to_stop(callback(loop.seen()))
-            reason = "callback" if stopped else loop.judge()
+            reason = "callback" if stopped else loop.verdict()
         outcome = loop.outcome(reason or "max_iter")
     except BaseException as error:
         if checkpoint is not None:
@@ -112,9 +112,9 @@ def run_loop(
     return outcome
 
 
-def survey_state(facts: Survey) -> list[Any]:
-    """Return what a survey is made of."""
-    return [facts.observed_by_row, facts.observed_by_column, facts.norm]
+def counts_state(counts: ObservationCounts) -> list[Any]:
+    """Return what the counts are made of."""
+    return [counts.observed_by_row, counts.observed_by_column, counts.norm]
 
 
 def _begin(loop: Loop, checkpoint: Checkpoint | None, max_iter: int) -> str | None:
@@ -137,7 +137,7 @@ def _begin(loop: Loop, checkpoint: Checkpoint | None, max_iter: int) -> str | No
         )
     if done == 0:
         return None
-    return "callback" if checkpoint.resumed(state, loop.seen()) else loop.judge()
+    return "callback" if checkpoint.resumed(state, loop.seen()) else loop.verdict()
 
 
 def _placed(value: Any, matrix: DenseMatrix, *, tall: bool = False) -> Any:

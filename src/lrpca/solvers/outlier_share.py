@@ -47,7 +47,7 @@ def probe_block(run: Run, rank: int) -> tuple[float, float]:
     rank = min(rank, *block.shape)
     sample = draw_sample(block, rng)
     block.fit_range_to(sample.values)
-    rules = frozenset({"own_grams", "patience", "low_inlier_rows", "significance"})
+    rules = frozenset({"row_normal_equations", "patience", "low_inlier_rows", "significance"})
     try:
         problem = Problem(block, rank, default_schedule(), sample, _TOL, _PASSES, rng)
         found = solve_adaptive(problem, rules=rules)

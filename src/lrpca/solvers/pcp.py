@@ -65,7 +65,7 @@ def solve(
         the program is harder, so that the penalty does not outrun it. 1 with "admm", which is slow: a residual of 1e-6
         takes hundreds of iterations.
     """
-    p = run.survey.observed
+    p = run.counts.observed
     state = _State(run, weight or 1 / math.sqrt(p * max(run.matrix.shape)))
     if state.sigma == 0:
         return run.end(*_nothing(run.matrix.shape), "tol")
@@ -79,14 +79,14 @@ def solve(
     state.begin(mu)
     reason: str | None = None
     L, R = _nothing(run.matrix.shape)
-    moved = mu * run.survey.norm
+    moved = mu * run.counts.norm
     for _ in run.iterations():
         svd = state.shrinkage.apply(state.M, 1 / mu, _SVD_ACCURACY * moved / mu)
         next_mu = min(mu * growth, most)
         moved = state.update(svd.U * svd.values, svd.V.conj(), mu, next_mu)
         # What is smaller than Y - X - S belongs to that.
         L, R = svd.cut(max(1, int(np.count_nonzero(svd.values > moved / mu)))).factors()
-        residual = moved / (mu * run.survey.norm)
+        residual = moved / (mu * run.counts.norm)
         reason = run.record(L, R, threshold=state.weight / mu, step=mu, residual=residual)
         if reason is not None:
             break
@@ -101,8 +101,8 @@ class _State:
         matrix = run.matrix
         self.weight = weight
         self._matrix = matrix
-        self._missing = run.survey.observed < 1
-        self.count = float(run.survey.observed_by_row.sum())
+        self._missing = run.counts.observed < 1
+        self.count = float(run.counts.observed_by_row.sum())
         self.M = np.zeros(matrix.shape, matrix.arithmetic)
 
         def fill(rows: slice, block: Any, observed: Any) -> tuple[float, float]:

@@ -23,7 +23,7 @@ import numpy as np
 from lrpca.core.passes import Pass
 from lrpca.solvers.base import Solution
 from lrpca.solvers.hard import Data, clean_spread, thresholded_svd
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.listed import ListedResidual
 from lrpca.solvers.options import number
 from lrpca.solvers.partial_svd import OVERSAMPLING, PartialSVD, random_basis, widened
@@ -59,7 +59,7 @@ def solve(run: Run, *, mu: float = 5.0, decay: float = 0.65, sample: float | Non
     """
     listed = listed_residual_of(run, sample)
     try:
-        data = _Counted(run.matrix, run.survey) if listed is None else _Counted(listed, listed)
+        data = _Counted(run.matrix, run.counts) if listed is None else _Counted(listed, listed)
         return _iterate(run, data, mu * run.rank, decay, known=sample is None)
     finally:
         if listed is not None:
@@ -70,16 +70,16 @@ class _Counted(NamedTuple):
     """The entries Ω that count."""
 
     source: Data
-    facts: Survey | ListedResidual  # with ‖Y‖ on Ω and the share p
+    counts: ObservationCounts | ListedResidual  # with ‖Y‖ on Ω and the share p
 
     def svd(self, X: Factors, threshold: float, basis: Any, *, steps: int = _STEPS) -> tuple[PartialSVD, Pass]:
         """Return the leading triplets of X + E / p, E being Y - X where it is below a threshold, and the last pass."""
-        return thresholded_svd(self.source, X, threshold, self.facts.observed, basis, steps=steps, rtol=_RTOL)
+        return thresholded_svd(self.source, X, threshold, self.counts.observed, basis, steps=steps, rtol=_RTOL)
 
 
 def _iterate(run: Run, data: _Counted, constant: float, decay: float, *, known: bool) -> Solution:
     n1, n2 = run.matrix.shape
-    side, entries = math.sqrt(n1 * n2), data.facts.observed * n1 * n2
+    side, entries = math.sqrt(n1 * n2), data.counts.observed * n1 * n2
     L, R = run.start or (np.zeros((n1, 0)), np.zeros((n2, 0)))
     rank = run.rank if run.start else 1
     threshold, svd = _first_threshold(run, data, (L, R), rank, constant / side)
@@ -92,7 +92,7 @@ def _iterate(run: Run, data: _Counted, constant: float, decay: float, *, known: 
             break
         L, R = svd.cut(rank).factors()
         size, kept = last.norm_C, int(last.kept_by_row.sum())
-        residual = size / data.facts.norm if data.facts.norm else 0.0
+        residual = size / data.counts.norm if data.counts.norm else 0.0
         reason = run.record(L, R, threshold=threshold, residual=residual, kept=kept / max(1.0, entries))
         if reason is not None:
             break

@@ -17,8 +17,8 @@ from lrpca.core.influence import Levels, levels
 from lrpca.core.passes import Kept, Pass
 from lrpca.schedule import default_schedule
 from lrpca.solvers.base import Solution
-from lrpca.solvers.checks.low_inlier_rows import lost_rows
-from lrpca.solvers.initialise import Survey, checked_survey
+from lrpca.solvers.checks.low_inlier_rows import unexplained_rows
+from lrpca.solvers.initialise import ObservationCounts, checked_counts
 from lrpca.solvers.run import Factors, Run, padded
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
@@ -40,7 +40,7 @@ class Polish:
         self._run = run
         self.factors: Factors = (run.matrix.place(L), run.matrix.place(R))
         self.rank = L.shape[1]
-        self._survey: Survey | None = None
+        self._counts: ObservationCounts | None = None
         self._kept: Kept | None = None
         self._changes: list[float] = []
 
@@ -52,13 +52,13 @@ class Polish:
         """Take one pass, record it, and return a reason to stop or None."""
         run, (L, R) = self._run, self.factors
         level, slope = self._level()
-        first = self._survey is None
+        first = self._counts is None
         # The first pass counts what is observed, the others what they keep.
         seen = level._replace(keep=math.inf) if first else level
         A, B = (factor.conj() for factor in (R, L))
         result = run.matrix.run_pass(L, R, seen, A=A, B=B, energy=first)
         if first:
-            self._survey = self._take_survey(result)
+            self._counts = self._take_counts(result)
         else:
             self._kept = result.kept
         dL, dR = self._directions(result, slope)
@@ -68,8 +68,8 @@ class Polish:
             return "runaway"
         self.factors = new.factors()
         self._changes.append(moved)
-        assert self._survey is not None
-        residual, kept = self._survey.relative(result)
+        assert self._counts is not None
+        residual, kept = self._counts.relative(result)
         numbers = {"threshold": level.clip, "step": 1 / slope, "residual": residual, "change": moved}
         stop = run.record(*self.factors, **numbers, kept=None if first else kept)
         return stop or self._verdict(slope)
@@ -77,10 +77,10 @@ class Polish:
     def solution(self, reason: str) -> Solution:
         """Return the solution after the passes."""
         change = self._run.history[-1].change or 0.0
-        if reason in ("tol", "noise_floor") and self._kept is not None and self._survey is not None:
-            reason = "stalled" if lost_rows(self._kept, self._survey) else reason
+        if reason in ("tol", "noise_floor") and self._kept is not None and self._counts is not None:
+            reason = "stalled" if unexplained_rows(self._kept, self._counts) else reason
         L, R = padded(*self.factors, self._run.rank)
-        return Solution(L, R, self._run.history, reason, self._survey, self._kept, self.rank, change)
+        return Solution(L, R, self._run.history, reason, self._counts, self._kept, self.rank, change)
 
     @cached_property
     def _thresholds(self) -> AdaptiveThresholds:
@@ -91,7 +91,7 @@ class Polish:
         thresholds, (L, R), schedule = self._thresholds, self.factors, default_schedule()
         if not self._changes:
             thresholds.core = thresholds.measure(L, R)
-            thresholds.sharpen(L, R, 1.0)
+            thresholds.refine_cutoff(L, R, 1.0)
         numbers = thresholds.at(2, L, R, patient=False)
         assert numbers is not None  # the default has no end
         level = levels(schedule.influence, numbers[0], schedule.cutoff)
@@ -108,33 +108,35 @@ class Polish:
         return level, max(slope, _LEAST_SLOPE * kept, _TINY)
 
     def _directions(self, result: Pass, slope: float) -> tuple[Any, Any]:
-        assert self._survey is not None
-        (L, R), (n1, n2) = self.factors, self._survey.shape
-        shares = self._survey.observed_by_row / n2, self._survey.observed_by_column / n1
+        assert self._counts is not None
+        (L, R), (n1, n2) = self.factors, self._counts.shape
+        shares = self._counts.observed_by_row / n2, self._counts.observed_by_column / n1
         by_row, by_column = (slope * np.maximum(share, _LEAST_OBSERVED)[:, None] for share in shares)
         dL, dR = result.CA @ pseudo_inverse(gram(R)) / by_row, result.CtB @ pseudo_inverse(gram(L)) / by_column
         return without_double_counting(L, R, dL, dR)
 
-    def _take_survey(self, first: Pass) -> Survey:
+    def _take_counts(self, first: Pass) -> ObservationCounts:
         """Return the counts of the first pass, and the norm of Y from that of the residual and the sample."""
-        facts, sample = checked_survey(self._run.matrix, first), self._run.sample
+        counts, sample = checked_counts(self._run.matrix, first), self._run.sample
         residuals = sample.signed_residuals(*self.factors)
         fitted = sample.values - residuals
         product = 2 * float(np.mean((fitted * residuals.conj()).real))
-        entries = float(facts.observed_by_row.sum())
-        square = facts.norm**2 + product * entries + product_norm(*self.factors) ** 2 * facts.observed
-        facts = Survey(facts.observed_by_row, facts.observed_by_column, math.sqrt(max(square, facts.norm**2)))
-        self._run.take_survey(facts)
-        return facts
+        entries = float(counts.observed_by_row.sum())
+        square = counts.norm**2 + product * entries + product_norm(*self.factors) ** 2 * counts.observed
+        counts = ObservationCounts(
+            counts.observed_by_row, counts.observed_by_column, math.sqrt(max(square, counts.norm**2))
+        )
+        self._run.take_counts(counts)
+        return counts
 
     def _verdict(self, slope: float) -> str | None:
         """Return "noise_floor" if further passes would change X by less than the noise."""
         if not self._run.tol:
             return None
-        assert self._survey is not None
-        share = slope * self._survey.observed
+        assert self._counts is not None
+        share = slope * self._counts.observed
         size = product_norm(*self.factors)
-        noise = self._thresholds.core.sigma * math.sqrt(self.rank * sum(self._survey.shape) / share) / max(size, _TINY)
+        noise = self._thresholds.core.sigma * math.sqrt(self.rank * sum(self._counts.shape) / share) / max(size, _TINY)
         left = last = self._changes[-1]
         if self.is_small(last):
             return "tol"

@@ -41,14 +41,14 @@ OPTIONS = {
 
 def residual_of(run: Run, sample: float | None = None) -> Residual:
     """Return the residual of a random share of the entries if asked for, else of all observed ones."""
-    return listed_residual_of(run, sample) or DenseResidual(run.matrix, run.survey.norm, run.survey.observed)
+    return listed_residual_of(run, sample) or DenseResidual(run.matrix, run.counts.norm, run.counts.observed)
 
 
 def listed_residual_of(run: Run, sample: float | None = None) -> ListedResidual | None:
     """Return the residual on a list of entries: a random share if asked for, or all where few are observed, or None."""
     if sample is not None and sample < 1:
         return ListedResidual(run.matrix, run.rng, sample)
-    return ListedResidual(run.matrix, run.rng) if run.survey.observed < FEW else None
+    return ListedResidual(run.matrix, run.rng) if run.counts.observed < FEW else None
 
 
 def descend(

@@ -114,11 +114,11 @@ class _Components:
         """Return the coefficients (m, r) of some rows; unreliable ones are fitted twice."""
         from lrpca.kernels.regression import KEPT, LEVEL, SAME_LEVEL, TRUSTED
 
-        c, facts = self._attempt(values, self.sample, _QUICK)
-        unreliable = np.flatnonzero(facts[:, TRUSTED] == 0)
+        c, summary = self._attempt(values, self.sample, _QUICK)
+        unreliable = np.flatnonzero(summary[:, TRUSTED] == 0)
         if len(unreliable):
             again, found = self._attempt(_frozen(values[unreliable]), self.long_sample, _THOROUGH)
-            before = facts[unreliable]
+            before = summary[unreliable]
             level, old_level = found[:, LEVEL], before[:, LEVEL]
             more = found[:, KEPT] >= before[:, KEPT]
             better = (level < SAME_LEVEL * old_level) | ((SAME_LEVEL * level <= old_level) & more)
@@ -130,15 +130,15 @@ class _Components:
         from lrpca.kernels import regression as kernel
 
         rank = len(self.Qt)
-        c, facts = np.zeros((len(values), rank)), np.zeros((len(values), kernel.FACTS))
+        c, summary = np.zeros((len(values), rank)), np.zeros((len(values), kernel.SUMMARY))
         memory: tuple[Any, ...] = (
             np.zeros(sample, np.int64), np.zeros((rank, sample)), np.zeros((5, sample)),
             np.zeros((3, rank, rank)), np.zeros((4, rank)),
         )  # fmt: skip
         fine = kernel.fit_samples(
-            values, self.offset, self.Qt, self.order, *attempts, self.noise, self.rounding, c, facts, *memory
+            values, self.offset, self.Qt, self.order, *attempts, self.noise, self.rounding, c, summary, *memory
         )
-        if fine and not facts[:, kernel.SEEN_ALL].all():
+        if fine and not summary[:, kernel.SEEN_ALL].all():
             longest, group = max(sample, kernel.TILE), kernel.GROUP
             memory = (
                 np.zeros(longest, np.int64), np.zeros((2, longest)), np.zeros((rank, kernel.TILE + kernel.PADDING)),
@@ -146,11 +146,11 @@ class _Components:
                 np.zeros((group, 5)), np.zeros((group, 2, rank)), np.zeros((group, rank, rank)),
             )  # fmt: skip
             fine = kernel.finish_fits(
-                values, self.offset, self.Qt, self.tile_grams, self.order, sample, self.noise, c, facts, *memory
+                values, self.offset, self.Qt, self.tile_grams, self.order, sample, self.noise, c, summary, *memory
             )
         if not fine:
             raise ValueError(_INFINITE)
-        return c, facts
+        return c, summary
 
 
 def _readable(block: Any, mask: Any) -> Any:

@@ -12,11 +12,11 @@ import numpy as np
 from lrpca.core.factors import change_of_product, product_distance, product_norm
 from lrpca.core.passes import Kept
 from lrpca.solvers.base import Record, Solution, State, asked_to_stop
-from lrpca.solvers.checks.low_inlier_rows import lost_by_more_than
+from lrpca.solvers.checks.low_inlier_rows import unexplained_by_more_than
 from lrpca.solvers.checks.other_fits import structure_of
 from lrpca.solvers.checks.residual_structure import STRUCTURED
 from lrpca.solvers.components import all_present
-from lrpca.solvers.initialise import Survey, survey
+from lrpca.solvers.initialise import ObservationCounts, count_observed
 from lrpca.solvers.methods import able_to
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MOSTLY_REJECTED = 0.2
 _REST, _RESTING = 0.1, 3
 _CONSTANT = 0.99
 _NEXT_TO_NOTHING = 1e-5
-# A row is lost if its median residual is above this part of the median entry.
+# A row is unexplained if its median residual is above this part of the median entry.
 _ACCURATE = 1e-4
 _ROUNDINGS = 4.0
 
@@ -56,7 +56,7 @@ class Run:
         self.settings: dict[str, Any] = problem.method.defaults() | problem.options | limits
         self.estimated: list[str] = []
         self.history: list[Record] = []
-        self._survey: Survey | None = None
+        self._counts: ObservationCounts | None = None
         self._before: Factors | None = None
         self._began = 0.0
         self._resting = 0
@@ -69,21 +69,21 @@ class Run:
         return self.problem.rank
 
     @property
-    def survey(self) -> Survey:
+    def counts(self) -> ObservationCounts:
         """Norm and counts of observed entries, all of them finite: one read of Y, at the first use."""
-        if self._survey is None:
-            self.take_survey(survey(self.matrix))
-        assert self._survey is not None
-        return self._survey
+        if self._counts is None:
+            self.take_counts(count_observed(self.matrix))
+        assert self._counts is not None
+        return self._counts
 
-    def take_survey(self, facts: Survey) -> None:
+    def take_counts(self, counts: ObservationCounts) -> None:
         """Store the counts of a first read of Y; raise where the method does not take missing entries."""
-        if facts.observed < 1 and not self.method.missing:
+        if counts.observed < 1 and not self.method.missing:
             raise ValueError(
-                f"Y has missing entries ({100 * (1 - facts.observed):.2g}%), which method={self.method.name!r} does "
+                f"Y has missing entries ({100 * (1 - counts.observed):.2g}%), which method={self.method.name!r} does "
                 f"not take; use one of {able_to('missing')}"
             )
-        self._survey = facts
+        self._counts = counts
 
     def settle(self, *, estimated: bool = False, **values: Any) -> None:
         """Store parameters as used; `estimated` ones were found from the data."""
@@ -146,15 +146,17 @@ class Run:
         if not math.isfinite(product_norm(L, R)):
             return self.overflow()
         if reason == "tol" and kept is not None:
-            lost = lost_by_more_than(self.matrix, L, R, kept, self.survey, _ACCURATE * self.sample.typical)
+            unexplained = unexplained_by_more_than(
+                self.matrix, L, R, kept, self.counts, _ACCURATE * self.sample.typical
+            )
             # A component of a rank too large ends as the outliers of one row or column.
-            reason = "stalled" if lost or all_present(L, R).localised().any() else "tol"
+            reason = "stalled" if unexplained or all_present(L, R).localised().any() else "tol"
         wide = np.promote_types(self.matrix.arithmetic, np.float64)
         L, R = np.asarray(L, wide), np.asarray(R, wide)
         width = self.problem.rank or max(1, L.shape[1])
         L, R = padded(L, R, width)
         change = self.history[-1].change or 0.0 if self.history else 0.0
-        return Solution(L, R, self.history, reason, self._survey, kept, None, change, rank=width)
+        return Solution(L, R, self.history, reason, self._counts, kept, None, change, rank=width)
 
     def overflow(self) -> Solution:
         """Return the solution of a run whose numbers overflowed: its last finite iterate."""
@@ -175,14 +177,14 @@ class Run:
 
     def _signal(self, L: Any, R: Any) -> float:
         """Return ‖X‖ / ‖Y‖; 1 if Y is zero except for outliers."""
-        facts, values = self._survey, np.abs(self.sample.values)
+        counts, values = self._counts, np.abs(self.sample.values)
         if not np.median(values):
             return 1.0
         size = product_norm(L, R)
-        if facts is None:
+        if counts is None:
             # Y is not read as a whole.
             return size / (math.sqrt(math.prod(self.matrix.shape)) * float(np.sqrt(np.mean(values**2))))
-        return size * math.sqrt(facts.observed) / facts.norm
+        return size * math.sqrt(counts.observed) / counts.norm
 
     def _verdict(self, signal: float | None) -> str | None:
         last = self.history[-1]

@@ -33,7 +33,7 @@ from lrpca.matrices.sample import Sample, draw_sample, grouped, observed_share
 from lrpca.schedule import default_schedule
 from lrpca.solvers.adaptive import solve_adaptive
 from lrpca.solvers.base import Solution, State
-from lrpca.solvers.checks.low_inlier_rows import lost_rows
+from lrpca.solvers.checks.low_inlier_rows import unexplained_rows
 from lrpca.solvers.checks.other_fits import structure_of
 from lrpca.solvers.checks.residual_structure import SUSPICIOUS, leading_over_edge
 from lrpca.solvers.cross import Cross, Fit, Peak, cross_sides, read_cross, regress
@@ -52,8 +52,8 @@ _LEAST_PER_COMPONENT = 4
 _LOUDER, _FEWER_CLEAN, _SURELY = 1.2, 0.03, 5.0
 # Without noise σ is rounding, of products that are longer or shorter.
 _LOUDER_ROUNDING = 6.0
-# A row that keeps less than this part of what others keep is lost; those below the second are tested for structure.
-_LOST, _LOW_INLIERS, _ENOUGH = 0.3, 0.7, 10
+# A row that keeps less than this part of what others keep is unexplained; below the second it is tested for structure.
+_UNEXPLAINED, _LOW_INLIERS, _ENOUGH = 0.3, 0.7, 10
 # The last convergence checks of the block run if its noise is so loud that it may be outliers, or if the residuals
 # within so many σ have a singular value this much beyond that of noise.
 _LAST_CHECKS = frozenset({"residual_structure", "other_fits", "refine_cutoff"})
@@ -145,9 +145,9 @@ class _SampledFit:
             if fit.lacking:
                 return f"{fit.lacking} {name}(s) have no clean entry that tells of some component of the sampled block"
             shares = fit.kept_shares()
-            lost = int(np.count_nonzero(shares < _LOST))
-            if lost:
-                return f"{lost} {name}(s) are not explained by the sampled block"
+            unexplained = int(np.count_nonzero(shares < _UNEXPLAINED))
+            if unexplained:
+                return f"{unexplained} {name}(s) are not explained by the sampled block"
             low = np.flatnonzero(shares < _LOW_INLIERS)
             # Rows with more outliers than others, or with a component that the block does not have?
             if len(low) >= _ENOUGH and structure_of(band.part(low), known, fit.coefficients[low]) > SUSPICIOUS:
@@ -218,8 +218,8 @@ def _solve_core(run: Run, core: DenseMatrix, sample: Sample) -> Solution:
 
 def _is_plain(core: DenseMatrix, sample: Sample, solution: Solution) -> bool:
     """Tell whether a solution of the block is stationary, has no low-inlier rows, and leaves nothing but noise."""
-    assert solution.survey is not None and solution.kept is not None
-    if solution.reason not in _AT_REST or lost_rows(solution.kept, solution.survey):
+    assert solution.counts is not None and solution.kept is not None
+    if solution.reason not in _AT_REST or unexplained_rows(solution.kept, solution.counts):
         return False
     peak = _peak_of(core, sample.telling, solution.L, solution.R)
     if not peak.is_noise:

@@ -63,7 +63,7 @@ def solve(run: Run, *, weight: float | None = None, noise_level: float | None = 
         Refit the low-rank part on the entries that are not in S, with the components that exceed the noise.
     """
     longest = max(run.matrix.shape)
-    weight = weight or 1 / math.sqrt(run.survey.observed * longest)
+    weight = weight or 1 / math.sqrt(run.counts.observed * longest)
     run.settle(weight=weight)
     if noise_level is None:
         noise_level = _estimate_noise(run)
@@ -128,8 +128,8 @@ class _SmoothPart:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._missing = run.survey.observed < 1
-        self._count = float(run.survey.observed_by_row.sum())
+        self._missing = run.counts.observed < 1
+        self._count = float(run.counts.observed_by_row.sum())
         self.M = np.zeros(run.matrix.shape, run.matrix.arithmetic)
 
     def step(self, left: Any, right: Any, level: float) -> tuple[float, float]:
@@ -144,7 +144,7 @@ class _SmoothPart:
         )
         norm = math.sqrt(math.fsum(total for total, _ in parts))
         within = sum(count for _, count in parts)
-        return norm / self._run.survey.norm if self._run.survey.norm else 0.0, within / self._count
+        return norm / self._run.counts.norm if self._run.counts.norm else 0.0, within / self._count
 
 
 def _debiased(run: Run, L: Any, R: Any, level: float) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 ``‖C‖ / ‖Y‖``, the paper's rule, proves nothing by itself: it is at most ``ζ √(n1 n2) / ‖Y‖``, so a shrinking
 schedule drives it to zero whatever X does. It is kept for absolute schedules, guarded by the detector of runaway
-thresholds. Adaptive runs stop when X stands still, or has less way to go than the noise would let anyone see.
+thresholds. Adaptive runs stop when X is stationary, or when further iterations would change the result by less than
+the noise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.solvers.base import Record
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 
 # What X still has to go, as a share of the error that noise alone causes, below which going on is in vain.
 _NOISE_SHARE = 0.1
@@ -61,9 +62,9 @@ def absolute_verdict(history: list[Record], tol: float) -> str | None:
 class AdaptiveStopping:
     """Relative change of X, a noise floor, and stalls."""
 
-    def __init__(self, tol: float, survey: Survey, precision: Any) -> None:
+    def __init__(self, tol: float, counts: ObservationCounts, precision: Any) -> None:
         self._tol = tol
-        self._survey = survey
+        self._counts = counts
         eps = float(np.finfo(precision).eps)
         self._rounding, self._jitter = min(tol, _ROUNDINGS * eps), _JITTER * eps
         self._changes: list[float] = []
@@ -100,14 +101,14 @@ class AdaptiveStopping:
         self._changes.append(change)
         self._sigmas.append(sigma)
         size = float(np.linalg.norm(values))
-        if kept < _HARDLY_ANY or (size == 0 and self._survey.norm > 0):
+        if kept < _HARDLY_ANY or (size == 0 and self._counts.norm > 0):
             return "runaway"
         if change <= self._tolerance(size, float(values[-1])):
             return "tol"
         floor = self._statistical_error(kept, size, len(values), sigma)
         if settled and self._to_go() <= _NOISE_SHARE * floor:
             return "noise_floor"
-        noisy = sigma * math.sqrt(math.prod(self._survey.shape)) >= _NOISY * self._tol * size
+        noisy = sigma * math.sqrt(math.prod(self._counts.shape)) >= _NOISY * self._tol * size
         if settled and noisy and (self._is_in_vain() if refined else self._is_slow() or change < floor):
             return "noise_floor"
         # On its way past a saddle X may move no less than before, while the fit still gets better.
@@ -141,8 +142,8 @@ class AdaptiveStopping:
 
     def _statistical_error(self, kept: float, size: float, rank: int, sigma: float) -> float:
         """Return the relative error that the noise alone causes, σ √(r (n1 + n2) / (k p)) / ‖X‖."""
-        share = max(kept, 1e-6) * self._survey.observed
-        return sigma * math.sqrt(rank * sum(self._survey.shape) / share) / max(size, _TINY)
+        share = max(kept, 1e-6) * self._counts.observed
+        return sigma * math.sqrt(rank * sum(self._counts.shape) / share) / max(size, _TINY)
 
 
 def runaway(history: list[Record]) -> bool:

@@ -13,8 +13,8 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import Sample
 from lrpca.schedule import Schedule
 
-# While someone lags behind, thresholds shrink by no more than this factor: rows that are still wrong must catch up
-# before they are taken for outliers.
+# While some row has few inliers, thresholds shrink by no more than this factor: rows that are still wrong must catch
+# up before they are taken for outliers.
 PATIENT_DECAY = 0.7
 # The same for the recurrent tail of an absolute schedule that has a floor; its soft ψ lets them catch up more slowly.
 PATIENT_TAIL = 0.85
@@ -24,16 +24,16 @@ LONGEST_HELD = 0.8
 HELD = 1.0 + 1e-6
 # At the noise floor: ψ clips at 1.5 σ and is zero from 3 σ on, which costs 3% in standard error on Gaussian noise and
 # rejects outliers of four σ that the wide threshold lets pass.
-_SHARP = 0.6
+_REFINED = 0.6
 # Where no outliers are left to reject, ψ clips at 5 σ instead: least squares, whose X is that of PCA. So it is when no
 # larger shares of the residuals than these are beyond 3 and 4 σ (of Gaussian noise 2.7e-3 and 6e-5).
 _OPEN = 2.0
 _GAUSSIAN_TAILS = ((3.0, 5e-3), (4.0, 5e-4))
 _MOST_FITTED = 0.5
-# Passes with sharpened thresholds, at most: on real data they would wander on.
-_SHARP_PASSES = 10
+# Passes with the refined cutoff, at most: on real data they would wander on.
+_REFINED_PASSES = 10
 # A noise floor does not fall by this much.
-_GAVE_WAY = 0.5
+_COLLAPSED = 0.5
 # ζ has settled when it falls by less than a fifth.
 _SETTLED = 0.8
 
@@ -50,10 +50,10 @@ class AdaptiveThresholds:
         # Below the step of integers there is nothing to find; all-zero data have zero residuals.
         self.least = max(quantisation_step(matrix.stored), float(np.finfo(matrix.arithmetic).tiny))
         self._last = math.inf
-        self._sharp = 1.0
-        self.sharp_passes = 0
+        self._factor = 1.0
+        self.refined_passes = 0
         self._floor = 0.0
-        self._reopened = False
+        self._restarted_once = False
         self.core = Core(0.0, 0.0)  # at the iterate entering the pass
         self.settled = False
         self.ahead = 1.0  # by what factor ζ_k is above what σ calls for
@@ -64,14 +64,14 @@ class AdaptiveThresholds:
         if numbers is None:
             return None
         self.core = self.measure(L, R)
-        wanted = max(self._sharp * numbers[0] * self.core.sigma, self.least)
+        wanted = max(self._factor * numbers[0] * self.core.sigma, self.least)
         decay = max(self._schedule.decay, PATIENT_DECAY) if patient else self._schedule.decay
         first = math.isinf(self._last)
         threshold = wanted if first else max(decay * self._last, min(wanted, self._last))
         self.settled = not first and threshold > _SETTLED * self._last
         self.ahead = threshold / wanted
         self._last = threshold
-        self.sharp_passes += self._sharp != 1
+        self.refined_passes += self._factor != 1
         return threshold, numbers[1]
 
     @property
@@ -89,7 +89,7 @@ class AdaptiveThresholds:
         """Return the peak of clean residuals of a fit."""
         return self.sample.core(L, R, self.rounding)
 
-    def sharpen(
+    def refine_cutoff(
         self,
         L: Any,  # (n1, r)
         R: Any,  # (n2, r)
@@ -102,41 +102,41 @@ class AdaptiveThresholds:
         fitted = min(_MOST_FITTED, r * (n1 + n2 - r) / (observed * n1 * n2))
         sigma = self.core.sigma / math.sqrt(1 - fitted)
         gaussian = all(np.mean(residuals > k * sigma) <= share for k, share in _GAUSSIAN_TAILS)
-        self._last, self._sharp, self._floor = math.inf, _OPEN if gaussian else _SHARP, self.core.sigma
+        self._last, self._factor, self._floor = math.inf, _OPEN if gaussian else _REFINED, self.core.sigma
 
     @property
     def is_refined(self) -> bool:
         """Whether the next passes have the cutoff of the noise floor."""
-        return self._sharp != 1
+        return self._factor != 1
 
     @property
-    def floor_gave_way(self) -> bool:
-        """Whether σ has fallen since thresholds were sharpened: what looked like noise was outliers."""
-        return not self._reopened and self.core.sigma < _GAVE_WAY * self._floor
+    def floor_collapsed(self) -> bool:
+        """Whether σ has fallen since the cutoff was refined: what looked like noise was outliers."""
+        return not self._restarted_once and self.core.sigma < _COLLAPSED * self._floor
 
     @property
     def polished(self) -> bool:
-        """Whether enough passes were made with sharpened (or opened) thresholds."""
-        return self.sharp_passes >= _SHARP_PASSES
+        """Whether enough passes were made with the refined (or opened) cutoff."""
+        return self.refined_passes >= _REFINED_PASSES
 
     def restart(self, threshold: float) -> None:
         """Let the thresholds fall anew, from this one."""
-        self._last, self._sharp, self.sharp_passes = max(threshold, self.least), 1.0, 0
-        self._reopened = False
+        self._last, self._factor, self.refined_passes = max(threshold, self.least), 1.0, 0
+        self._restarted_once = False
 
-    def reopen(self) -> None:
-        """Let the thresholds fall anew, since the floor gave way: once, or a run could go in circles."""
+    def restart_once(self) -> None:
+        """Let the thresholds fall anew, since the noise floor collapsed: once, or a run could go in circles."""
         self.restart(math.inf)
-        self._reopened = True
+        self._restarted_once = True
 
     def state(self) -> dict[str, Any]:
         """Return what passes so far have made of the thresholds."""
         return {
             "last": self._last,
-            "sharp": self._sharp,
-            "sharp_passes": self.sharp_passes,
+            "factor": self._factor,
+            "refined_passes": self.refined_passes,
             "floor": self._floor,
-            "reopened": self._reopened,
+            "restarted_once": self._restarted_once,
             "core": list(self.core),
             "settled": self.settled,
             "ahead": self.ahead,
@@ -144,22 +144,22 @@ class AdaptiveThresholds:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._last, self._sharp, self._floor = state["last"], state["sharp"], state["floor"]
-        self._reopened = state["reopened"]
-        self.sharp_passes, self.settled, self.ahead = state["sharp_passes"], state["settled"], state["ahead"]
+        self._last, self._factor, self._floor = state["last"], state["factor"], state["floor"]
+        self._restarted_once = state["restarted_once"]
+        self.refined_passes, self.settled, self.ahead = state["refined_passes"], state["settled"], state["ahead"]
         self.core = Core(*state["core"])
 
 
 def floored(
-    schedule: Schedule, numbers: tuple[float, float], last: float, sigma: float, behind: bool
+    schedule: Schedule, numbers: tuple[float, float], last: float, sigma: float, low_inlier: bool
 ) -> tuple[float, float]:
     """Return ζ_k and η_k of the recurrent tail of an absolute schedule with a floor, held back by the residual.
 
     A φ that is slightly too small lets ζ outrun the error: first in some rows, which then move by ζ a pass at most. So
-    ζ stays above a multiple of the width of the clean residuals, and falls slowly while some row or column lags behind.
-    Where little is clipped, steps that were learned for clipped residuals would overshoot.
+    ζ stays above a multiple of the width of the clean residuals, and falls slowly while some row or column has few
+    inliers. Where little is clipped, steps that were learned for clipped residuals would overshoot.
     """
     assert schedule.tail is not None and schedule.floor is not None
     phi = schedule.tail[1]
-    threshold = max((max(phi, PATIENT_TAIL) if behind else phi) * last, schedule.floor * sigma)
+    threshold = max((max(phi, PATIENT_TAIL) if low_inlier else phi) * last, schedule.floor * sigma)
     return threshold, min(numbers[1], LONGEST_HELD) if threshold > HELD * numbers[0] else numbers[1]

@@ -24,10 +24,10 @@ def outliers(fraction: float, size: float = 1.0, **more: Any) -> dict[str, Any]:
 # Rule, problem, rank given.
 NEEDED: list[tuple[str, dict[str, Any], int]] = [
     # Where most entries are rejected, rows differ in how many they keep, and one step does not fit all.
-    ("own_grams", outliers(0.7, shape=(300, 300)), RANK),
+    ("row_normal_equations", outliers(0.7, shape=(300, 300)), RANK),
     # ... and some are rejected before they are right, if the thresholds do not wait for them.
     ("patience", outliers(0.7, shape=(300, 300)), RANK),
-    # Rows with 60% outliers are lost.
+    # Rows with 60% outliers stay unexplained.
     ("low_inlier_rows", outliers(0.2, 7, one_sided=True, **ROWS), RANK),
     # Surplus components are filled with noise, or with outliers.
     ("significance", outliers(0.1, noise=0.05), 2 * RANK),
@@ -72,7 +72,7 @@ def test_every_rule_has_its_case() -> None:
 
 
 @pytest.mark.parametrize(("given", "seed"), [(RANK - 1, 0), (RANK - 2, 1)])
-def test_doubts_keep_a_rank_too_small_from_passing(given: int, seed: int) -> None:
+def test_other_fits_keep_a_rank_too_small_from_passing(given: int, seed: int) -> None:
     problem = planted(**outliers(0.3, 10, noise=0.05), random_state=seed)
     assert not run(problem, given).converged
     assert not run(problem, given, "residual_structure").converged
@@ -93,7 +93,7 @@ def test_easy_problems_do_not_pay() -> None:
     assert problem.error(whole.low_rank) < 1e-7
 
 
-def test_rescued_rows_count_as_a_read() -> None:
+def test_refitted_rows_count_as_a_read() -> None:
     problem = planted(**outliers(0.1, 1000, **COLUMNS), random_state=0)
     whole, bare = run(problem, RANK), run(problem, RANK, *RULES)
     start = bare.n_reads - bare.n_iter
@@ -123,12 +123,16 @@ def test_without_nothing_is_the_default() -> None:
 
 @pytest.mark.parametrize("names", ("haste", ["low_inlier_rows", "haste"]), ids=repr)
 def test_unknown_rule_is_refused(names: Any) -> None:
-    message = r"options\['without'\]='haste' is no rule of the default; use some of own_grams, .*refine_cutoff"
+    message = (
+        r"options\['without'\]='haste' is no rule of the default; use some of row_normal_equations, .*refine_cutoff"
+    )
     with pytest.raises(ValueError, match=message):
         decompose(np.eye(5), 1, options={"without": names})
 
 
 @pytest.mark.parametrize("names", (3, [3], [["low_inlier_rows"]], {"low_inlier_rows": 1}), ids=repr)
 def test_what_is_no_name_is_refused(names: Any) -> None:
-    with pytest.raises(ValueError, match=r"options\['without'\]=.* is not a list of names; use some of own_grams, "):
+    with pytest.raises(
+        ValueError, match=r"options\['without'\]=.* is not a list of names; use some of row_normal_equations, "
+    ):
         decompose(np.eye(5), 1, options={"without": names})

@@ -11,8 +11,8 @@ import lrpca.solvers.checks.low_inlier_rows
 from lrpca.core.passes import Pass
 from lrpca.matrices.accept import accept
 from lrpca.matrices.chunked.dask_blocks import DaskBlocks
-from lrpca.solvers.checks.low_inlier_rows import lost_by_more_than, refit_low_inlier_rows
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.checks.low_inlier_rows import refit_low_inlier_rows, unexplained_by_more_than
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.testing import planted
 
 da = pytest.importorskip("dask.array")
@@ -32,12 +32,14 @@ def problem() -> tuple[Any, Any, Any]:
     return truth, L, R
 
 
-def last_pass(Y: Any, L: Any, R: Any, cutoff: float) -> tuple[Pass, Survey]:
+def last_pass(Y: Any, L: Any, R: Any, cutoff: float) -> tuple[Pass, ObservationCounts]:
     """Return what a pass would say of the factors."""
     kept = np.abs(Y - L @ R.T) <= cutoff
     nothing = np.zeros((SHAPE[0], 0)), np.zeros((SHAPE[1], 0))
     counts = kept.sum(axis=1), kept.sum(axis=0)
-    return Pass(*nothing, *counts, 0.0), Survey(np.full(SHAPE[0], SHAPE[1]), np.full(SHAPE[1], SHAPE[0]), 1.0)
+    return Pass(*nothing, *counts, 0.0), ObservationCounts(
+        np.full(SHAPE[0], SHAPE[1]), np.full(SHAPE[1], SHAPE[0]), 1.0
+    )
 
 
 def off(problem: Any, L: Any, R: Any) -> float:
@@ -65,12 +67,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_blocks_are_read_once_for_all_lost_rows(problem: Any, asked: list[int], exact: bool) -> None:
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
-    last, survey = last_pass(truth.Y, L, R, cutoff)
+    last, counts = last_pass(truth.Y, L, R, cutoff)
     blocks = accept(da.from_array(truth.Y, chunks=(100, 100)))
     in_memory = L.copy(), R.copy()
     assert off(truth, L, R) > 0.1
-    assert refit_low_inlier_rows(accept(truth.Y), *in_memory, last, survey, cutoff, exact=exact)
-    assert refit_low_inlier_rows(blocks, L, R, last, survey, cutoff, exact=exact)
+    assert refit_low_inlier_rows(accept(truth.Y), *in_memory, last, counts, cutoff, exact=exact)
+    assert refit_low_inlier_rows(blocks, L, R, last, counts, cutoff, exact=exact)
     assert off(truth, L, R) < 1e-9
     assert np.abs(L - in_memory[0]).max() < 1e-9 and np.abs(R - in_memory[1]).max() < 1e-9
     # Twelve blocks, each at most once for the rows and once for the columns.
@@ -84,10 +86,10 @@ def test_rows_too_long_for_memory_are_fitted_to_some_of_their_entries(
     monkeypatch.setattr(lrpca.solvers.checks.low_inlier_rows, "_LEAST_TAKEN", 100)
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
-    last, survey = last_pass(truth.Y, L, R, cutoff)
-    assert lost_by_more_than(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last.kept, survey, cutoff)
+    last, counts = last_pass(truth.Y, L, R, cutoff)
+    assert unexplained_by_more_than(accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last.kept, counts, cutoff)
     assert refit_low_inlier_rows(
-        accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last, survey, cutoff, exact=True
+        accept(da.from_array(truth.Y, chunks=(100, 100))), L, R, last, counts, cutoff, exact=True
     )
     assert off(truth, L, R) < 1e-9
 
@@ -95,7 +97,7 @@ def test_rows_too_long_for_memory_are_fitted_to_some_of_their_entries(
 def test_nothing_is_lost_where_residuals_are_small(problem: Any) -> None:
     truth, L, R = problem
     cutoff = 1e-6 * float(np.abs(truth.X).max())
-    last, survey = last_pass(truth.Y, L, R, cutoff)
+    last, counts = last_pass(truth.Y, L, R, cutoff)
     for matrix in (accept(truth.Y), accept(da.from_array(truth.Y, chunks=(100, 100)))):
-        assert lost_by_more_than(matrix, L, R, last.kept, survey, cutoff)
-        assert not lost_by_more_than(matrix, L, R, last.kept, survey, 1e9)
+        assert unexplained_by_more_than(matrix, L, R, last.kept, counts, cutoff)
+        assert not unexplained_by_more_than(matrix, L, R, last.kept, counts, 1e9)

@@ -121,7 +121,7 @@ def _direction(L: Any, R: Any, result: Pass, update: str, weight: Any, present: 
 def _own_gram_direction(
     left: Side, right: Side, result: Pass, grams: Any, inverses: tuple[Any, Any], present: int | None
 ) -> _Direction:  # grams (2, 2r, 2r)
-    """Return the directions with the first `present` components solved by every row's and column's own Gram."""
+    """Return the directions by the normal equations of each row and column, for the first `present` components."""
     r = inverses[0].shape[0]
     m = r if present is None else present
     share = result.n_kept / (len(result.kept_by_row) * len(result.kept_by_column))

@@ -20,17 +20,17 @@ from lrpca.solvers.checks.low_inlier_rows import (
     SURELY,
     keeping_less,
     keeps_majorities,
-    lost_rows,
     refit_low_inlier_rows,
+    unexplained_rows,
 )
 from lrpca.solvers.checks.other_fits import OtherFit, OtherFits
 from lrpca.solvers.checks.residual_structure import STRUCTURED, SUSPICIOUS
 from lrpca.solvers.checks.unsupported_directions import exchange, exposed_rows, may_be_unsupported
 from lrpca.solvers.components import Components
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.thresholds import AdaptiveThresholds
 
-# Times that rows and columns are refitted; more often where there is no noise, and each is explained or lost.
+# Times that rows and columns are refitted; more often where there is no noise, and each is explained or not.
 REFITS, _EXACT_REFITS = 2, 4
 # Times that entries are exchanged.
 _EXCHANGES = 4
@@ -87,7 +87,7 @@ class Checks:
     Parameters
     ----------
     matrix : DenseMatrix
-    survey : Survey
+    counts : ObservationCounts
     thresholds : AdaptiveThresholds
     rules : set of str
         Those of the default to follow (`lrpca.solvers.rules.RULES`).
@@ -100,19 +100,19 @@ class Checks:
     def __init__(
         self,
         matrix: DenseMatrix,
-        survey: Survey,
+        counts: ObservationCounts,
         thresholds: AdaptiveThresholds,
         rules: frozenset[str],
         weight: Any = None,  # (n1,)
         *,
         free_rank: bool = False,
     ) -> None:
-        self._matrix, self._survey, self._thresholds, self._rules = matrix, survey, thresholds, rules
-        # Rows of weight 0 are fitted like the others, but a run is not judged by them.
-        self._judged = survey if weight is None else survey.without_rows(weight == 0)
+        self._matrix, self._counts, self._thresholds, self._rules = matrix, counts, thresholds, rules
+        # Rows of weight 0 are fitted like the others, but they do not decide whether a run has converged.
+        self._weighted_counts = counts if weight is None else counts.without_rows(weight == 0)
         self._free_rank = free_rank
         self._refits = self._exchanges = 0
-        self._compared = self._doubted = False
+        self._compared = self._suspicious = False
         self._restarts = 0
         self._first: Candidate | None = None
         self._others = OtherFits(matrix, weight, thresholds.least, free_rank=free_rank)
@@ -123,7 +123,7 @@ class Checks:
             "refits": self._refits,
             "exchanges": self._exchanges,
             "compared": self._compared,
-            "doubted": self._doubted,
+            "suspicious": self._suspicious,
             "restarts": self._restarts,
             "others": self._others.state(),
             "first": None if self._first is None else self._first.state(),
@@ -133,7 +133,7 @@ class Checks:
         """Go on from a state."""
         self._refits, self._exchanges = state["refits"], state["exchanges"]
         self._compared = state["compared"]
-        self._doubted, self._restarts = state["doubted"], state["restarts"]
+        self._suspicious, self._restarts = state["suspicious"], state["restarts"]
         self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
 
@@ -143,12 +143,12 @@ class Checks:
         if "low_inlier_rows" not in self._rules or self._refits >= (_EXACT_REFITS if exact else REFITS):
             return False
         reads = self._matrix.reads
-        asked = *candidate.factors, candidate.result, self._survey, self._thresholds.cutoff
+        asked = *candidate.factors, candidate.result, self._counts, self._thresholds.cutoff
         better = refit_low_inlier_rows(self._matrix, *asked, exact=exact)  # changed in place
         candidate.parts.known_values = None
         self._refits += self._matrix.reads > reads
         # Rows of weight 0 are no reason to continue.
-        return better and any(map(len, keeping_less(candidate.result.kept, self._judged, REFITTED, SURELY)))
+        return better and any(map(len, keeping_less(candidate.result.kept, self._weighted_counts, REFITTED, SURELY)))
 
     def wants_exchange(self, candidate: Candidate) -> bool:
         """Tell whether entries should be exchanged after the next pass, which then has to have normal equations.
@@ -157,14 +157,14 @@ class Checks:
         """
         if "unsupported_directions" not in self._rules or self._exchanges >= _EXCHANGES:
             return False
-        return may_be_unsupported(*candidate.factors, self._survey)
+        return may_be_unsupported(*candidate.factors, self._counts)
 
     def exchange(self, candidate: Candidate, last: Pass, seen: tuple[Any, Any]) -> bool:
         """Exchange entries of rows and columns with a direction of few entries; tell whether any became better.
 
         The `last` pass has the normal equations of the factors that it has `seen`.
         """
-        exposed = exposed_rows(*seen, last, self._survey)
+        exposed = exposed_rows(*seen, last, self._counts)
         better = exchange(self._matrix, *candidate.factors, exposed, self._thresholds.wide_cutoff)
         candidate.parts.known_values = None
         self._exchanges += 1 if better and not self._thresholds.is_refined else _EXCHANGES
@@ -182,18 +182,18 @@ class Checks:
                 return other
         candidate = self.best(candidate)
         # A fit without noise of the majority of every row and column is right.
-        majorities = keeps_majorities(candidate.result.kept, self._judged, candidate.parts.present)
-        if self._doubted and not (candidate.unreliable or (majorities and candidate.verdict == "tol")):
+        majorities = keeps_majorities(candidate.result.kept, self._weighted_counts, candidate.parts.present)
+        if self._suspicious and not (candidate.unreliable or (majorities and candidate.verdict == "tol")):
             better, found_again = self._others.from_halves(*candidate.factors, self._restarts)
             if better is not None and self._restarts < _RESTARTS:
                 return self._restarted(candidate, better, edge)
             candidate.unreliable |= not found_again
         # No component is absent: the rank that was given may be too small.
         full = candidate.parts.present == candidate.parts.L.shape[1] and not self._free_rank
-        if self._doubted and full and not candidate.unreliable and candidate.verdict != "tol":
+        if self._suspicious and full and not candidate.unreliable and candidate.verdict != "tol":
             candidate.unreliable = self._others.is_too_narrow(*candidate.factors)
         # A fit that explains few entries more than zero does is no low-rank part of Y.
-        few = candidate.result.n_kept < FEW_KEPT * self._survey.entries
+        few = candidate.result.n_kept < FEW_KEPT * self._counts.entries
         if self._others.is_read and (few or candidate.verdict == "tol"):
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
         return candidate
@@ -213,14 +213,14 @@ class Checks:
     def _other_fit(self, candidate: Candidate, edge: float) -> Components | None:
         """Return the components of a fit that describes the data better, where this one may be wrong."""
         stalled = candidate.verdict == "stalled"
-        lost = lost_rows(candidate.result.kept, self._judged, candidate.parts.present)
+        unexplained = unexplained_rows(candidate.result.kept, self._weighted_counts, candidate.parts.present)
         # A component in one row or column may be made of its outliers.
         localised = candidate.parts.localised().any()
-        if not (stalled or lost or localised or candidate.structure > SUSPICIOUS):
+        if not (stalled or unexplained or localised or candidate.structure > SUSPICIOUS):
             level = self._thresholds.core.sigma, self._thresholds.cutoff
-            if not self._others.suspicious(*candidate.factors, candidate.result.kept, self._judged, *level):
+            if not self._others.suspicious(*candidate.factors, candidate.result.kept, self._weighted_counts, *level):
                 return None
-        self._doubted = True
+        self._suspicious = True
         other = self._others.better_than(*candidate.factors, candidate.parts.L.shape[1], stalled=stalled)
         return None if other is None else self._restarted(candidate, other, edge)
 

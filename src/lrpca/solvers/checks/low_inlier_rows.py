@@ -17,16 +17,16 @@ import numpy as np
 
 from lrpca.core.passes import Kept, Pass
 from lrpca.matrices.dense import DenseMatrix, observed_entries
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.refit import refit_rows
 from lrpca.solvers.rows import row_quantile
 
 # A row has few inliers when it keeps less than this share of what the median row keeps (chance alone hardly gets there
 # from some hundred entries on; in shorter rows it only costs normal equations), and is refitted below the second one.
 FEW_INLIERS, REFITTED = 0.7, 0.6
-# Without noise every row is explained or lost: one that keeps less than this share of the median is.
-LOST = 0.3
-# Rows and columns that are read, to tell whether those lost matter.
+# Without noise every row is explained or not: one that keeps less than this share of the median is not.
+UNEXPLAINED = 0.3
+# Rows and columns that are read, to tell whether unexplained ones matter.
 _READ = 200
 # One common step does for rows and columns of which more than this share is observed.
 MOSTLY_OBSERVED = 0.9
@@ -46,46 +46,48 @@ _DENSE = 8
 SURELY = 6.0
 
 
-def low_inlier_rows(last: Pass | None, survey: Survey) -> bool:
+def low_inlier_rows(last: Pass | None, counts: ObservationCounts) -> bool:
     """Tell whether some row or column keeps far less than the others."""
     if last is None:
         return False
     # The median, which takes longer to find, is at most the largest.
-    if last.report is not None and survey.is_complete:
+    if last.report is not None and counts.is_complete:
         if all(least >= FEW_INLIERS * most for least, most in (last.report.by_row, last.report.by_column)):
             return False
     return any(
         share.min() < FEW_INLIERS * share.max() and share.min() < FEW_INLIERS * float(np.median(share))
-        for share in _shares(last.kept, survey)
+        for share in _shares(last.kept, counts)
     )
 
 
-def lost_rows(kept: Kept, survey: Survey, rank: int = 0) -> bool:
-    """Tell whether some row or column is lost, in data without noise: there each is explained or lost.
+def unexplained_rows(kept: Kept, counts: ObservationCounts, rank: int = 0) -> bool:
+    """Tell whether some row or column of data without noise is unexplained.
 
     Any coefficients may explain as many entries as there are of them: so many, the `rank`, tell nothing.
     """
-    return any(len(few) for few in keeping_less(kept, survey, LOST, fitted=rank))
+    return any(len(few) for few in keeping_less(kept, counts, UNEXPLAINED, fitted=rank))
 
 
-def keeps_majorities(kept: Kept, survey: Survey, rank: int) -> bool:
+def keeps_majorities(kept: Kept, counts: ObservationCounts, rank: int) -> bool:
     """Tell whether more than half of every row and column is kept, `rank` entries aside."""
-    return all(((2 * (mine - rank) > seen - rank) | (seen == 0)).all() for mine, seen in _counts(kept, survey))
+    return all(
+        ((2 * (mine - rank) > seen - rank) | (seen == 0)).all() for mine, seen in _kept_and_observed(kept, counts)
+    )
 
 
-def lost_by_more_than(
+def unexplained_by_more_than(
     matrix: DenseMatrix,
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)
     kept: Kept,
-    survey: Survey,
+    counts: ObservationCounts,
     size: float,
 ) -> bool:
-    """Tell whether a row or column is lost whose residuals are larger than `size` in the median.
+    """Tell whether a row or column is unexplained whose residuals are larger than `size` in the median.
 
     A threshold far below the error that counts rejects whole rows, too.
     """
-    rows, columns = (few[:_READ] for few in keeping_less(kept, survey, LOST))
+    rows, columns = (few[:_READ] for few in keeping_less(kept, counts, UNEXPLAINED))
     for indices, axis, factor, other in ((rows, 0, L, R), (columns, 1, R, L)):
         if len(indices):
             part, chosen = _taken(matrix, axis, indices)
@@ -96,16 +98,16 @@ def lost_by_more_than(
     return False
 
 
-def needs_own_grams(last: Pass | None, survey: Survey, rank: int, *, low_inlier: bool) -> bool:
+def needs_row_normal_equations(last: Pass | None, counts: ObservationCounts, rank: int, *, low_inlier: bool) -> bool:
     """Tell whether rows and columns should be solved by their own normal equations.
 
-    Where much of some row or column is missing, many entries are rejected, or someone has few inliers; never where the
+    Where much of some row or column is missing, many entries are rejected, or some row has few inliers; never where the
     equations would take more memory than Y.
     """
-    if not grams_fit(survey.shape, rank):
+    if not grams_fit(counts.shape, rank):
         return False
-    kept = 1.0 if last is None else last.n_kept / max(1.0, survey.entries)
-    return survey.least_observed < MOSTLY_OBSERVED or low_inlier or kept < FEW_KEPT
+    kept = 1.0 if last is None else last.n_kept / max(1.0, counts.entries)
+    return counts.least_observed < MOSTLY_OBSERVED or low_inlier or kept < FEW_KEPT
 
 
 def grams_fit(shape: tuple[int, int], rank: int) -> bool:
@@ -119,7 +121,7 @@ def refit_low_inlier_rows(
     L: Any,  # (n1, r), changed in place
     R: Any,  # (n2, r), changed in place
     last: Pass,
-    survey: Survey,
+    counts: ObservationCounts,
     cutoff: float,
     *,
     exact: bool,
@@ -129,7 +131,7 @@ def refit_low_inlier_rows(
     Better is a fit that leaves clearly more entries within the `cutoff` of the last pass. In an `exact` fit, without
     noise, those that keep a little less than the others are refitted too.
     """
-    both = keeping_less(last.kept, survey, REFITTED, SURELY if exact else math.inf)
+    both = keeping_less(last.kept, counts, REFITTED, SURELY if exact else math.inf)
     return refit_some(matrix, L, R, both, partial(refit_rows, cutoff=cutoff, margin=_BETTER))
 
 
@@ -162,7 +164,7 @@ def refit_some(
 
 
 def keeping_less(
-    kept: Kept, survey: Survey, than: float, surely: float = math.inf, *, fitted: int = 0
+    kept: Kept, counts: ObservationCounts, than: float, surely: float = math.inf, *, fitted: int = 0
 ) -> tuple[Any, Any]:
     """Return the observed rows and columns that keep less `than` this times the median share.
 
@@ -170,7 +172,7 @@ def keeping_less(
     entries do not count, where there are twice as many.
     """
     found = []
-    for count, observed in _counts(kept, survey):
+    for count, observed in _kept_and_observed(kept, counts):
         if fitted:
             enough = observed > 2 * fitted
             count, observed = count - fitted * enough, observed - fitted * enough
@@ -187,26 +189,26 @@ def keeping_less(
     return found[0], found[1]
 
 
-def _shares(kept: Kept, survey: Survey) -> tuple[Any, Any]:
+def _shares(kept: Kept, counts: ObservationCounts) -> tuple[Any, Any]:
     """Return which shares the observed rows, and columns, keep of what is observed of them."""
-    both = _counts(kept, survey)
-    if survey.least_observed_count:
+    both = _kept_and_observed(kept, counts)
+    if counts.least_observed_count:
         by_row, by_column = (count / observed for count, observed in both)
     else:
         by_row, by_column = ((count / np.maximum(observed, 1))[observed > 0] for count, observed in both)
     return by_row, by_column
 
 
-def _counts(kept: Kept, survey: Survey) -> list[tuple[Any, Any]]:
+def _kept_and_observed(kept: Kept, counts: ObservationCounts) -> list[tuple[Any, Any]]:
     """Return how many entries are kept, and observed, of the rows and of the columns, on the host.
 
     Where everything is observed, one number says so of all rows, and one of all columns.
     """
-    by_row, by_column = (np.asarray(counts) for counts in kept)
-    n1, n2 = survey.shape
-    if survey.is_complete:
+    by_row, by_column = (np.asarray(numbers) for numbers in kept)
+    n1, n2 = counts.shape
+    if counts.is_complete:
         return [(by_row, np.int64(n2)), (by_column, np.int64(n1))]
-    return [(by_row, survey.observed_by_row), (by_column, survey.observed_by_column)]
+    return [(by_row, counts.observed_by_row), (by_column, counts.observed_by_column)]
 
 
 def _median_share(

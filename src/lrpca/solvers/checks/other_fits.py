@@ -14,7 +14,7 @@ from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
 from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, polished, widened
 from lrpca.solvers.checks.residual_structure import LEAST_SIDE, STRUCTURED, structure_left
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
 from lrpca.solvers.refit import least_absolute_rows
 
@@ -114,9 +114,9 @@ class OtherFits:
         """Return how much structure the residual of the block has left, see `residual_structure`."""
         return structure_left(self.block.values, self.block.observed, *self._within(L, R))
 
-    def suspicious(self, L: Any, R: Any, kept: Kept, survey: Survey, sigma: float, cutoff: float) -> bool:
+    def suspicious(self, L: Any, R: Any, kept: Kept, counts: ObservationCounts, sigma: float, cutoff: float) -> bool:
         """Tell whether the rejected entries or the noise are such as a wrong fit leaves."""
-        by_row, by_column = _counts(kept, survey)
+        by_row, by_column = _kept_and_observed(kept, counts)
         self._thorough = by_row[0].sum() <= (1 - RARE) * by_row[1].sum()
         if sigma > QUIET * self.block.scale:
             return True
@@ -248,9 +248,9 @@ def _agree(one: Fit, other: Fit) -> bool:
     return bool(worse >= -_BETTER and (alike or np.linalg.norm(D) <= _SAME * np.linalg.norm(X)))
 
 
-def _counts(kept: Kept, survey: Survey) -> list[tuple[Any, Any]]:
+def _kept_and_observed(kept: Kept, counts: ObservationCounts) -> list[tuple[Any, Any]]:
     """Return kept and observed counts of rows and of columns; of rows without weight neither."""
-    observed = [np.asarray(counts, float) for counts in (survey.observed_by_row, survey.observed_by_column)]
+    observed = [np.asarray(numbers, float) for numbers in (counts.observed_by_row, counts.observed_by_column)]
     return [(np.minimum(np.asarray(mine, float), seen), seen) for mine, seen in zip(kept, observed, strict=True)]
 
 

@@ -15,32 +15,32 @@ from lrpca.core.factors import inverse_grams
 from lrpca.core.passes import Pass
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.solvers.checks.low_inlier_rows import grams_fit, refit_some
-from lrpca.solvers.initialise import Survey
+from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.refit import LEVERAGE, exchanged_rows
 
 # If each direction of a factor has at least so many entries, outliers among them do not decide a coefficient.
 _MANY = 100
 
 
-def may_be_unsupported(L: Any, R: Any, survey: Survey) -> bool:
+def may_be_unsupported(L: Any, R: Any, counts: ObservationCounts) -> bool:
     """Tell whether a direction of one of the factors has so few entries that outliers may decide a coefficient."""
     spread = max(_leverages(L, R))
-    return spread * _MANY > survey.least_observed and grams_fit(survey.shape, L.shape[1])
+    return spread * _MANY > counts.least_observed and grams_fit(counts.shape, L.shape[1])
 
 
 def exposed_rows(
     L: Any,  # (n1, r)
     R: Any,  # (n2, r)
     last: Pass,
-    survey: Survey,
+    counts: ObservationCounts,
 ) -> tuple[Any, Any]:
     """Return the rows, and the columns, with a direction of few kept entries; the `last` pass has normal equations."""
     r = L.shape[1]
     rows, columns = (
         _exposed(np.asarray(grams)[:, :r, :r], np.asarray(other), np.asarray(kept) < seen)
         for grams, other, kept, seen in (
-            (last.row_grams, R, last.kept_by_row, survey.observed_by_row),
-            (last.column_grams, L, last.kept_by_column, survey.observed_by_column),
+            (last.row_grams, R, last.kept_by_row, counts.observed_by_row),
+            (last.column_grams, L, last.kept_by_column, counts.observed_by_column),
         )
     )
     return rows, columns

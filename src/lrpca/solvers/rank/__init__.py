@@ -1,1 +1,1 @@
-"""Choosing the rank: the look that finds about how many components there are, the solution, the record of both."""
+"""Choosing the rank: a rough solution tells about how many components there are, a solution confirms it."""

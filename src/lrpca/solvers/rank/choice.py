@@ -10,7 +10,7 @@ from typing import Any
 # is: spectra that decay slowly end so.
 CLEAR = 2.0
 # So far above the edge a component has to be to count (`lrpca.solvers.components`).
-_STANDS_OUT = 1.3
+_EXCEEDS = 1.3
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class RankTrial:
     Attributes
     ----------
     shape : tuple of int
-        Of Y, or of the block of it that was looked at.
+        Of Y, or of the block of it that was read.
     rank, components : int
-        How many components there was room for, and how many were there.
+        How many components the fit could have, and how many it had.
     reason : str
-        Why it ended; "saturated" if it was given up since all the room was taken.
+        Why it ended; "saturated" if it was ended because no component was absent.
     """
 
     shape: tuple[int, int]
@@ -44,7 +44,7 @@ class RankChoice:
     found : int
         The rank of the result: all `components`, or as many as explain that share.
     components : int
-        How many components stand out of what noise alone would make.
+        How many components exceed what noise alone would make.
     singular_values : tuple of float
         Theirs, largest first.
     edge : float
@@ -87,13 +87,13 @@ def concerns(choice: RankChoice) -> list[str]:
     """Return what is odd about a choice, with advice."""
     messages = []
     count, strongest = choice.components, _ratio(choice.singular_values[0], choice.edge)
-    if count == 1 and strongest < _STANDS_OUT:
+    if count == 1 and strongest < _EXCEEDS:
         messages.append(
             f"rank={choice.asked!r} found no component: the strongest is {strongest:.2g} times what noise alone would "
             "make; Y looks like noise and outliers, rank 1 is returned"
         )
     elif choice.gap < CLEAR or choice.saturated:
-        some = "as many as were looked for" if choice.saturated else "those that stand out of the noise"
+        some = "as many as were looked for" if choice.saturated else "those that exceed the noise"
         messages.append(
             f"rank={choice.asked!r} found no gap in the spectrum: the weakest of {count} components, {some}, is "
             f"{choice.gap:.2g} times what follows; look at rank_choice.singular_values and give a rank"

@@ -20,17 +20,17 @@ from lrpca.solvers.rank.choice import RankTrial
 from lrpca.solvers.rank.selection import most_components
 from lrpca.solvers.run import Factors
 
-# Y is looked at whole up to so many entries, then by a block of this many (600 x 600, longer where Y is narrow).
+# The rough solution is one of Y up to so many entries, then of a block of this many (600 x 600, longer if Y is narrow).
 _WHOLE, BLOCK = 1 << 20, 360_000
 # Components of the rough solution.
 _WIDTH = 10
 _TOL, _PASSES = 1e-4, 60
-# A run with a component in every place is given up after so many such passes.
+# A run in which no component is absent is ended after so many such passes.
 _SATURATED, _BEFORE = 3, 4
 # A probe is a thousand times weaker than the noise's edge, a component that is there above it.
 _DROP = 300.0
 # Without the rules that make sure: the solution has them.
-_RULES = frozenset({"own_grams", "patience", "low_inlier_rows", "significance"})
+_RULES = frozenset({"row_normal_equations", "patience", "low_inlier_rows", "significance"})
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Watch:
         return self.stopped
 
 
-def look(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors | None] | None:
+def rough_solution(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors | None] | None:
     """Return about how many components there are, and factors to start from where that saves something.
 
     A rough solution of Y, or of a random block, shows them if it has components to spare, otherwise None is returned.
@@ -118,7 +118,7 @@ def measure_noise(matrix: DenseMatrix, sample: Sample, outcome: Solution) -> tup
     rounding, is_complex = rounding_level(matrix.result, scale), matrix.stored.kind == "c"
     core = residual_core(sample.residuals(outcome.L, outcome.R), rounding, is_complex=is_complex)
     kept = outcome.history[-1].kept if outcome.history else None
-    observed = 1.0 if outcome.survey is None else outcome.survey.observed
+    observed = 1.0 if outcome.counts is None else outcome.counts.observed
     share = (core.share if kept is None else kept) * observed
     # Of the entries that count, each with σ.
     norm = core.sigma * math.sqrt(share * math.prod(matrix.shape))

@@ -24,7 +24,7 @@ from lrpca.solvers.checks.residual_structure import leading_over_edge
 from lrpca.solvers.cross import cross_sides
 from lrpca.solvers.problem import Problem
 from lrpca.solvers.rank.choice import RankChoice, RankTrial
-from lrpca.solvers.rank.scan import BLOCK, Watch, compare_ranks, count_components, look, measure_noise
+from lrpca.solvers.rank.scan import BLOCK, Watch, compare_ranks, count_components, measure_noise, rough_solution
 from lrpca.solvers.rank.selection import most_components
 from lrpca.solvers.run import Factors, Run
 
@@ -60,7 +60,7 @@ def solve_unknown_rank(
     asked : "auto" or float
         All components, or as many as explain this share of the energy.
     start : (L, R), optional
-        Factors whose width takes the place of the look.
+        Factors whose width takes the place of the rough solution.
     callback : callable, optional
         Sees the solution only.
     """
@@ -78,7 +78,7 @@ def solve_unknown_rank(
 def _choice_by_sample(task: Problem, asked: str | float) -> RankChoice | None:
     """Return the choice that a sampled block leads to, or None where Y is too small for one.
 
-    Components count that stand out of the block's noise; without noise these are all.
+    Components count that exceed the block's noise; without noise these are all.
     """
     matrix, rank = task.matrix, 1
     observed = observed_share(matrix, task.rng)
@@ -111,7 +111,7 @@ def _find(
 ) -> Found:
     matrix = task.matrix
     tried: list[RankTrial] = []
-    found = look(task, tried) if start is None else (start[0].shape[1], start)
+    found = rough_solution(task, tried) if start is None else (start[0].shape[1], start)
     for _ in range(_SOLUTIONS):
         if found is None:
             break
@@ -122,14 +122,14 @@ def _find(
         there = count_components(outcome)
         tried.append(RankTrial(matrix.shape, rank, there, "saturated" if watch.stopped else outcome.reason))
         if not watch.stopped and (there != rank or rank == width or outcome.reason == "callback"):
-            return _judged(run, outcome, asked, tried)
+            return _with_choice(run, outcome, asked, tried)
         # Small matrices start from an exact SVD, with nothing random in it.
         found = 2 * rank, watch.factors if math.prod(matrix.shape) >= EXACT_BELOW else None
     start = compare_ranks(task, tried)
     rank = start[0].shape[1]
     run, outcome = task.solve(rank, _fitted(start, rank), Watch(may_stop=False, callback=callback))
     tried.append(RankTrial(matrix.shape, rank, count_components(outcome), outcome.reason))
-    return _judged(run, outcome, asked, tried)
+    return _with_choice(run, outcome, asked, tried)
 
 
 def _fitted(start: Factors | None, rank: int) -> Factors | None:
@@ -148,7 +148,7 @@ def _with_spares(width: int, shape: tuple[int, int]) -> int:
     return rank + (rank % 5 == 2 and math.prod(shape) >= EXACT_BELOW)
 
 
-def _judged(run: Run, outcome: Solution, asked: str | float, tried: list[RankTrial]) -> Found:
+def _with_choice(run: Run, outcome: Solution, asked: str | float, tried: list[RankTrial]) -> Found:
     """Return the solution cut to the components that were found, with the record of how."""
     there = max(1, count_components(outcome))
     sigma, edge = measure_noise(run.matrix, run.sample, outcome)
