@@ -112,7 +112,7 @@ def test_writes_numbers_and_a_page(
     assert rows == [table["rows"] for table in record["tables"]]
     page = (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", page)))
-    assert page.count("data:image/png") == 2 and "measured again (small form)" in text and "training" in err
+    assert page.count("data:image/png") == 2 and "measured again (small version)" in text and "training" in err
     for claim in record["claims"]:
         assert claim["measured"] in text and claim["confirmed"] is None and claim["measured"] in out
     for label in m.contestants:

@@ -136,7 +136,7 @@ def test_writes_numbers_and_a_page_with_the_figure(
     out = tmp_path / "out"
     assert main(["reproduce", "video", "--quick", "--video", str(footage), "-o", str(out)]) == ExitCode.DONE
     printed = capsys.readouterr().out
-    assert "paper's seconds" in printed and "cannot tell: small form" in printed
+    assert "paper's seconds" in printed and "cannot tell: small version" in printed
     record = json.loads((out / "video.json").read_text(encoding="utf-8"))
     assert record["command"] == f"lrpca reproduce video --quick --video {footage}"
     page = (out / "video.html").read_text(encoding="utf-8")

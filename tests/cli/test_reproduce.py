@@ -65,8 +65,8 @@ def test_writes_numbers_and_a_page(name: str, folder: Path, capsys: Capsys) -> N
     for claim in record["claims"]:
         assert claim["measured"] in out
     first = out.splitlines()[0]
-    assert "(small form)" in first and "compared with this library's solvers" in first
-    assert out.count("cannot tell: small form") == len(record["claims"])
+    assert "(small version)" in first and "compared with this library's solvers" in first
+    assert out.count("cannot tell: small version") == len(record["claims"])
     assert "problem 1 of 2" in err and str(folder) not in page + json.dumps(record)
 
 
@@ -82,15 +82,15 @@ def check_page(page: str, record: dict) -> None:
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", whole)))
     for claim in record["claims"]:
         assert claim["confirmed"] is None
-        assert f"cannot tell: small form {claim['of']} {claim['paper']} {claim['measured']}" in text
-    assert "measured again (small form)" in text and "compared with this library's solvers" in text
-    assert "small form" in text and record["command"] in text and record["hardware"]["processor"] in text
+        assert f"cannot tell: small version {claim['of']} {claim['paper']} {claim['measured']}" in text
+    assert "measured again (small version)" in text and "compared with this library's solvers" in text
+    assert "small version" in text and record["command"] in text and record["hardware"]["processor"] in text
 
 
 def test_help_tells_its_own_exit_codes(capsys: Capsys) -> None:
     assert main(["reproduce", "--help"]) == ExitCode.DONE
     text = capsys.readouterr().out
-    assert "whatever was confirmed" in text and "not converged" not in text and "cannot be written" in text
+    assert "even if claims were not confirmed" in text and "not converged" not in text and "cannot be written" in text
 
 
 def test_repeat_and_a_second_run_in_the_same_folder(folder: Path, capsys: Capsys) -> None:

@@ -54,12 +54,12 @@ _COMMANDS: dict[Callable[..., None], str] = {
     decompose: _CONVERGED,
     demo: _CONVERGED,
     video: exit_codes(
-        "separated and written.", "written, but the clip breaks off: only the frames before are separated."
+        "separated and written.", "written, but the clip breaks off; only the frames before that are separated."
     ),
-    train: exit_codes("trained and written.", "training diverged, no model is written."),
+    train: exit_codes("trained and written.", "training diverged; no model is written."),
     models: exit_codes("shown."),
-    bench: exit_codes("done; rows that failed say so.", "done and written, but no method gave an answer."),
-    reproduce: exit_codes("measured and written, whatever was confirmed."),
+    bench: exit_codes("done; the table marks methods that failed.", "done and written, but no method gave an answer."),
+    reproduce: exit_codes("measured and written, even if claims were not confirmed."),
 }
 
 

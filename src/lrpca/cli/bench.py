@@ -1,4 +1,4 @@
-"""The command ``lrpca bench``: solvers beside each other, on a planted problem or on your own matrix."""
+"""The command ``lrpca bench``: a comparison of methods, on a planted problem or on your own matrix."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,38 +14,46 @@ if TYPE_CHECKING:
 
 _FOLDER, _SIDE, _RANK = Path("lrpca-bench"), 3000, 5
 _RANK_HELP = "Rank of the low-rank part; required for a FILE, otherwise 5."
-_METHODS = "all, or name,name:option=value,... (repeatable)."
-_THREADS = "Threads of each method (default: OMP_NUM_THREADS and similar, or all processors)."
+_METHODS = "Methods to compare: all, or e.g. lrpca,pcp:algorithm=admm. May be repeated."
+_FILE = "Your matrix. Without it, a planted problem is generated."
+_KEY = "Name of the array, if FILE holds several."
+_SIZE = "Largest outlier, in units of mean |X|; default 1."
+_NOISE = "Standard deviation of the noise, in units of mean |X|; default 0."
+_CONDITION = "Condition number of the low-rank part. Default: as generated."
+_PLACEMENT = "Where the outliers are: uniform (default), rows, columns or blocks."
+_DTYPE = "Number type: float64 (default), float32, complex128 or complex64."
+_TOL = "Tolerance for all methods. Default: that of each method."
+_THREADS = "Threads of each method. Default: OMP_NUM_THREADS and similar, or all cores."
 
 
 def bench(
-    file: Annotated[Path | None, Argument(metavar="[FILE]", help="A matrix; else one is made.")] = None,
-    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder of the report.")] = _FOLDER,
+    file: Annotated[Path | None, Argument(metavar="[FILE]", help=_FILE)] = None,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Folder for the report.")] = _FOLDER,
     methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="LIST", help=_METHODS)] = None,
     rank: Annotated[int | None, Option("--rank", "-r", min=1, metavar="N", help=_RANK_HELP)] = None,
-    key: Annotated[str | None, Option(metavar="NAME", help="Which array of a .npz or .mat FILE.")] = None,
-    truth: Annotated[Path | None, Option(metavar="FILE", help="The true low-rank matrix of FILE.")] = None,
-    n: Annotated[int | None, Option("--n", min=2, metavar="N", help="Make an N x N problem (3000).")] = None,
-    shape: Annotated[str | None, Option(metavar="N1xN2", help="Make a problem of that shape.")] = None,
-    outliers: Annotated[float | None, Option(metavar="X", help="Share of outliers (default 0.1).")] = None,
-    outlier_size: Annotated[float | None, Option(metavar="X", help="Largest, in units of mean |X| (1).")] = None,
-    noise: Annotated[float | None, Option(metavar="X", help="Gaussian noise, in units of mean |X| (0).")] = None,
-    missing: Annotated[float | None, Option(metavar="X", help="Share of missing entries (0).")] = None,
-    condition: Annotated[float | None, Option(metavar="X", help="Largest over smallest singular value.")] = None,
-    placement: Annotated[str | None, Option(metavar="WORD", help="uniform, rows, columns, blocks.")] = None,
-    dtype: Annotated[str | None, Option(metavar="TYPE", help="float64, float32, complex128, complex64.")] = None,
-    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the problem and of the solvers.")] = 0,
-    tol: Annotated[float | None, Option(min=0.0, metavar="X", help="Tolerance for all methods.")] = None,
-    target: Annotated[float, Option(metavar="X", help="Report the time to this error.")] = 1e-4,
+    key: Annotated[str | None, Option(metavar="NAME", help=_KEY)] = None,
+    truth: Annotated[Path | None, Option(metavar="FILE", help="True low-rank part of FILE, if known.")] = None,
+    n: Annotated[int | None, Option("--n", min=2, metavar="N", help="Generate an N x N problem; default 3000.")] = None,
+    shape: Annotated[str | None, Option(metavar="N1xN2", help="Generate a problem of this shape.")] = None,
+    outliers: Annotated[float | None, Option(metavar="X", help="Share of outliers; default 0.1.")] = None,
+    outlier_size: Annotated[float | None, Option(metavar="X", help=_SIZE)] = None,
+    noise: Annotated[float | None, Option(metavar="X", help=_NOISE)] = None,
+    missing: Annotated[float | None, Option(metavar="X", help="Share of missing entries; default 0.")] = None,
+    condition: Annotated[float | None, Option(metavar="X", help=_CONDITION)] = None,
+    placement: Annotated[str | None, Option(metavar="WORD", help=_PLACEMENT)] = None,
+    dtype: Annotated[str | None, Option(metavar="TYPE", help=_DTYPE)] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Random seed of the problem and the methods.")] = 0,
+    tol: Annotated[float | None, Option(min=0.0, metavar="X", help=_TOL)] = None,
+    target: Annotated[float, Option(metavar="X", help="Measure the time until this error is reached.")] = 1e-4,
     blind: Annotated[bool, Option("--blind", help="Do not give methods the true share of outliers.")] = False,
-    repeat: Annotated[int, Option(min=1, metavar="K", help="Calls of each method; the median counts.")] = 1,
-    time_limit: Annotated[float, Option(metavar="S", help="Maximum time of a call.")] = 300.0,
-    memory_limit: Annotated[float | None, Option(metavar="GB", help="Maximum memory of a method.")] = None,
+    repeat: Annotated[int, Option(min=1, metavar="K", help="Number of calls of each method; the median is shown.")] = 1,
+    time_limit: Annotated[float, Option(metavar="S", help="Maximum time of a call, in seconds.")] = 300.0,
+    memory_limit: Annotated[float | None, Option(metavar="GB", help="Maximum memory of a method, in GB.")] = None,
     threads: Annotated[int | None, Option(min=1, metavar="N", help=_THREADS)] = None,
     force: Annotated[bool, Option("--force", "-f", help="Replace an existing report.")] = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only warnings and errors.")] = False,
 ) -> None:
-    """Compare methods, also others from PyPI, on a planted problem or on FILE, each in its own process."""
+    """Compare methods, also those of other packages, on a planted problem or on your matrix in FILE."""
     from lrpca import plot
     from lrpca.bench.contest import Conditions, compete, page, parse_specs
     from lrpca.files import read_matrix

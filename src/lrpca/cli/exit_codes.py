@@ -13,11 +13,11 @@ def exit_codes(done: str, unsatisfying: str | None = None) -> str:
             f"0    {done}",
             "1    unexpected failure.",
             "2    wrong usage, or an extra is not installed.",
-            "3    the input cannot be read or is refused.",
+            "3    the input cannot be read, or is not accepted.",
             *([f"4    {unsatisfying}"] if unsatisfying else []),
             "5    the output cannot be written.",
-            "130  interrupted by Ctrl-C (143: by SIGTERM), nothing half-written.",
-            "141  what is printed is no longer read (a closed pipe).",
+            "130  interrupted by Ctrl-C (143: by SIGTERM); no file is half-written.",
+            "141  the reader of the output has closed the pipe.",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""The command ``lrpca reproduce``: the paper's comparisons, measured again."""
+"""The command ``lrpca reproduce``: the experiments of the paper, repeated."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from lrpca.bench.experiments.reproduce import Reproduction
 
 _FOLDER = Path("lrpca-reproduce")
-_OUTPUT = "Folder of NAME.json and NAME.html."
-_VIDEO = "Footage for 'video': a file or folder of pictures; repeat it, in turn for the clips."
+_OUTPUT = "Folder for NAME.json and NAME.html."
+_VIDEO = "Footage for the experiment video: a file or a folder of pictures. Repeat it, once per clip."
 
 
 def reproduce(
-    name: Annotated[str, Argument(metavar="[NAME]", help="Which comparison; 'list' shows them.")] = "list",
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="DIR", help="Folder of NAME.json and NAME.html.")
-    ] = _FOLDER,
-    quick: Annotated[bool, Option("--quick", help="A small form: seconds instead of minutes, no verdicts.")] = False,
-    repeat: Annotated[int | None, Option(min=1, metavar="K", help="Problems for each setting.")] = None,
-    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the first problem.")] = 0,
+    name: Annotated[str, Argument(metavar="[NAME]", help="Name of an experiment; list shows all names.")] = "list",
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help=_OUTPUT)] = _FOLDER,
+    quick: Annotated[
+        bool, Option("--quick", help="Run a small version: seconds instead of minutes. No claim gets a verdict.")
+    ] = False,
+    repeat: Annotated[int | None, Option(min=1, metavar="K", help="Number of problems for each setting.")] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Random seed of the first problem.")] = 0,
     video: Annotated[list[str] | None, Option(metavar="FILE", help=_VIDEO)] = None,
-    force: Annotated[bool, Option("--force", "-f", help="Replace numbers and a page that exist.")] = False,
+    force: Annotated[bool, Option("--force", "-f", help="Replace existing files.")] = False,
 ) -> None:
-    """Measure one of the paper's comparisons again, and write its numbers and a page beside what the paper says."""
+    """Repeat an experiment of the paper, and compare the result with the paper's claims on a page."""
     from lrpca.bench.experiments.reproduce import EXPERIMENTS, find_experiment
     from lrpca.bench.experiments.reproduce import reproduce as run
 

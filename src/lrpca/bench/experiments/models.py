@@ -165,7 +165,7 @@ EXPERIMENT = Experiment(
     *(measure, tables, claims, draw),
     name="models",
     title="Three kinds of network",
-    summary="the error after every iteration of FNN, RNN and FRMNN, the recurrent ones far beyond their own layers",
+    summary="the error after every iteration of FNN, RNN and FRMNN, of the last two also after their last layer",
     source="figure “Convergence comparison for FNN-based, RNN-based, and FRMNN-based learning”",
     full=Setup((Setting(1000),), repeat=10, max_iter=100),
     quick=Setup((Setting(200),), repeat=2, max_iter=60, steps=30),

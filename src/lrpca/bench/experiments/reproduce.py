@@ -31,7 +31,7 @@ from lrpca.files.atomic import check_folder, replacing_files
 _ALL = (convergence, iteration_time, total_time, recovery, models, training_time, generalisation, numbers, video)
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _ALL}
 VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
-SMALL_VERDICT = "cannot tell: small form"
+SMALL_VERDICT = "cannot tell: small version"
 # What ran is not the paper's program.
 HELD = "compared with this library's solvers"
 CLAIM_COLUMNS = ("confirmed", "compared with", "the paper", "measured")
@@ -90,7 +90,7 @@ def reproduce(
     output_directory : str or path-like
         Where to write; made, if missing, after everything is measured.
     quick : bool
-        The small form: seconds instead of minutes. It confirms no claim.
+        Run the small version: seconds instead of minutes. No claim gets a verdict.
     repeat : int, optional
         Problems for each setting.
     random_state : int
@@ -165,7 +165,7 @@ def compose(experiment: Experiment, record: Mapping[str, Any]) -> report.Page:
     page = report.Page(headline(experiment, small), f"{what}. From {PAPER}; its claims are {HELD}.")
     verdicts = [claim["confirmed"] for claim in record["claims"]]
     count = report.Number("Claims confirmed", f"{verdicts.count(True)} of {len(verdicts)}", HELD)
-    none = report.Number("Claims confirmed", "no verdict", "small form")
+    none = report.Number("Claims confirmed", "no verdict", "small version")
     hardware = record["hardware"]
     cores = report.Number("Cores", str(hardware["cores"]), str(hardware["processor"]))
     page.numbers([none if small else count, cores])
@@ -199,7 +199,7 @@ def draw_png(experiment: Experiment, m: Measurement, *, dark: bool = False) -> b
 
 def headline(experiment: Experiment, small: bool) -> str:
     """Return the title of a result."""
-    return f"{experiment.title}, measured again" + (" (small form)" if small else "")
+    return f"{experiment.title}, measured again" + (" (small version)" if small else "")
 
 
 def verdict(confirmed: bool | None, small: bool) -> str:
