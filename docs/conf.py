@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -37,6 +38,8 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
+# Examples show what they print, and warnings without the paths of this machine.
+warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
 EXAMPLES = ("corrupted_matrix", "missing_entries", "corrupted_table", "sensor_anomalies", "occluded_digits")
 EXAMPLES += ("pipeline", "schedules", "video")
 sphinx_gallery_conf = {
@@ -45,6 +48,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/plot_",
     "within_subsection_order": ExplicitOrder([f"plot_{name}.py" for name in EXAMPLES]),
     "abort_on_example_error": True,
+    "capture_repr": (),
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
