@@ -73,7 +73,7 @@ def crossover(sizes: Sequence[int], repeats: int) -> Table:
             cells.append(number(1 / times["sampled"].relative_to(times["lrpca"].seconds)))
         rows.append([*cells, "sampled" if pays_to_sample((n, n), RANK) else "lrpca"])
     columns = ["n", "sampled, ms", "lrpca, ms", "ratio", "noise: sampled, ms", "lrpca, ms", "ratio", "auto"]
-    return Table("Where sampling begins to pay, 10% outliers, without noise and with 1%", columns, rows)
+    return Table("From which size sampling is faster, 10% outliers, without noise and with 1%", columns, rows)
 
 
 def main(given: Sequence[str] | None = None) -> None:

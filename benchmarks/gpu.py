@@ -206,7 +206,7 @@ def measure_passes(plan: Plan) -> Found:
         "time of one in a row. Read-times are always those of float32.",
         f"Errors: against double precision, on {NEAR} x {NEAR}, for a ψ without a jump.",
         "Plain torch: D = Y - L @ R.T, C = D clipped, C @ R, C.T @ L, in float32, every matrix as a whole. Rows "
-        "without numbers: memory ended.",
+        "without numbers: out of memory.",
     ]
     tables = [
         Table(f"One pass over {shape}, float32", ["rank", "products", *timed, *products], rows),
@@ -276,9 +276,9 @@ def measure_call(plan: Plan) -> Found:
     notes = [
         f"The first call of the process, with all that had to be loaded and compiled (less where Triton has kept it "
         f"from earlier runs), took {number(first)} s.",
-        "Plain torch: soft threshold, torch.svd_lowrank(niter=4) to begin with, scaled gradient steps, float32; the "
-        "thresholds of the schedule are scaled to the shape. It runs to the first iteration with an "
-        "error below the target, or with the least there is, and is timed without measuring errors.",
+        "Plain torch: soft threshold, torch.svd_lowrank(niter=4) for the initialisation, scaled gradient steps, "
+        "float32; the thresholds of the schedule are scaled to the shape. It runs to the first iteration with an error "
+        "below the target, or to its smallest error, and is timed without measuring errors.",
     ]
     return [Table(caption, [*columns, "memory beside Y, %", "error"], rows)], notes
 
@@ -306,9 +306,9 @@ def measure_batch(plan: Plan) -> Found:
     error = float(max(((L @ R.mT - x).norm() / x.norm()) for L, R, x in zip(result.L, result.R, X, strict=True)))
     left = 100 * len(result.sequential) / count
     values = (seconds, 1e3 * seconds / count, 1e3 * single, single * count / seconds, left, error)
-    columns = ("s", "ms each", "processor, ms each", "times faster", "one by one, %", "worst error")
+    columns = ("s", "ms each", "processor, ms each", "times faster", "sequential, %", "worst error")
     caption = f"decompose_batch: {count} x {n1} x {n2}, rank {BATCH_RANK}, 10% outliers"
-    note = "One by one: those of the problems that the batched loop left to the processor."
+    note = "Sequential: the problems that the batched loop left to the processor."
     return [Table(caption, columns, [[cell(value) for value in values]])], [note]
 
 
@@ -324,7 +324,7 @@ def measure_training(plan: Plan) -> Found:
     scores = [m.meta["scores"]["score"] for m in (model, reference)]
     columns = ("s", "processor, s", "times faster", "largest relative difference", "score", "processor, score")
     row = [cell(value) for value in (seconds, slow, slow / seconds, apart, *scores)]
-    note = "Training: one of each, so that of the device has all that is done once in a process."
+    note = "Training: one run each. The run on the device includes all that is done once in a process."
     return [Table("Training with the defaults: rank 5, 10% outliers", columns, [row])], [note]
 
 

@@ -316,7 +316,7 @@ def by_workers(folder: Path) -> list[Table]:
     return [
         Table(f"One pass by workers, {size}, chunks of 1500 x 1500, ms", kinds, rows),
         Table(f"One pass over {CHUNKS_SIDE} x {CHUNKS_SIDE} in more and more chunks, ms", chunks, tasks),
-        Table(f"What travels in one pass, {size}, 16 chunks, kB", travels, sent),
+        Table(f"Data sent in one pass, {size}, 16 chunks, kB", travels, sent),
     ]
 
 
@@ -417,7 +417,7 @@ def main(given: Sequence[str] | None = None) -> None:
         f"The fastest of {ROUNDS} rounds each; float32, noise; everything is in the system's cache.",
         "Workers are processes of one thread each on this machine, under dask.distributed; two of them, the scheduler "
         "and the client share its cores.",
-        "What travels between workers is what distributed counted; factors are L twice, as factor and as multiplier, "
+        "The data sent between workers are counted by distributed; factors are L twice, as factor and as multiplier, "
         "and R.",
     ]
     chosen.file = chosen.file.with_name("scaling.json")

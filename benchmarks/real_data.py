@@ -30,8 +30,8 @@ SVD_ROUNDS, PCP_ROUNDS = 20, 3
 ZERO = 1e-6
 WHOLE = ["data", "size", "rank", "converged", "reason", "iterations", "reads", "seconds", "noise level", "% outliers"]
 WHOLE += ["held out: ours", "SVD", "ours no worse", "warnings"]
-PARTS = ["data", "part", "rank", "ours", "SVD", "PCP cut to that rank", "best at that rank", "PCP as it is"]
-PARTS += ["its rank", "its % outliers"]
+PARTS = ["data", "part", "rank", "ours", "SVD", "PCP truncated to that rank", "best of that rank"]
+PARTS += ["PCP without truncation", "its rank", "its % outliers"]
 
 
 @dataclass(frozen=True)
@@ -178,17 +178,18 @@ def main(given: Sequence[str] | None = None) -> None:
         return
     tables = [Table("The default, given the rank only; median |residual| of the entries held out", WHOLE, whole)]
     if parts:
-        tables.append(Table("On a part that PCP can take; median |residual| of the entries held out", PARTS, parts))
+        caption = "On a part that is small enough for PCP; median |residual| of the entries held out"
+        tables.append(Table(caption, PARTS, parts))
     notes = [
-        f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random; all solvers are shown the "
-        "others only. Videos are grey, one row per frame, uint8; traffic is float64, one row per pair of places.",
+        f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random; the solvers get only the "
+        "others. Videos are grey, one row per frame, uint8; traffic is float64, one row per pair of places.",
         f"Frames are averaged over squares of pixels until a clip has at most {MOST_ENTRIES // 10**6} million entries; "
         f"sides of the squares: {', '.join(shrunk) or 'none'}.",
         "SVD and PCP take no missing entries. They are filled in with the median of their column, then with the "
         f"solver's own low-rank part, {SVD_ROUNDS} rounds for the SVD and {PCP_ROUNDS} for PCP.",
         f"PCP (pyrpca, weight 1/√max(n1, n2)) runs on at most {PART[0]} rows and {PART[1]} columns, and the others on "
-        "the same part. It takes no rank: the answer as it is has the rank and outliers shown, and for each rank of "
-        "the others its low-rank part is cut to that rank too.",
+        "the same part. It takes no rank: its result without truncation has the rank and outliers shown. For "
+        "each rank of the others, its low-rank part is also truncated to that rank.",
     ]
     publish(chosen, "Real data", tables, [*notes, *absent])
 

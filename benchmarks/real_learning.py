@@ -101,10 +101,10 @@ def main(given: Sequence[str] | None = None) -> None:
     caption = "A model trained on the matrix alone, by held-out entries; median |residual| of the entries held out"
     ways = ["data", "rank", WAYS[0], *(f"labelled by {way}" for way in WAYS[1:]), "best"]
     tables = [Table(caption, columns, rows)]
-    tables += [Table("Error by way of training, in units of the default's", ways, compared)]
+    tables += [Table("Error by kind of training, in units of the default's", ways, compared)]
     notes = [
         f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random {chosen.seeds} times; "
-        "neither the default nor training nor the model is shown them. Numbers are medians over these, and errors in "
+        "neither the default nor the training gets them. Numbers are medians over these, and errors in "
         "units of the default's are the least and the largest.",
         "No worse: in how many of them the model's error is at most the default's, with fewer passes.",
         "The default is lrpca.decompose(Y, rank), run to its own end. The model is lrpca.learn.train(data=[Y], "

@@ -93,7 +93,7 @@ def tables(m: Measurement) -> list[Table]:
     return [
         Table("Error after k iterations, median over the problems", ["", *(f"k = {k}" for k in shown)], errors),
         Table("Iterations to an error, median", ["", *goals, "last error", "iterations run"], counts),
-        Table("Training", ["", "steps", "seconds", "held-out error after the last layer judged"], training),
+        Table("Training", ["", "steps", "seconds", "held-out error of the last layer"], training),
     ]
 
 

@@ -122,11 +122,11 @@ def tables(m: Measurement) -> list[Table]:
             errors = [f"{first.held_out[k]:.1e}" if k < len(first.held_out) else None for k in SHOWN]
             reached.append([str(setting), label, first.steps, *errors])
     columns = ["setting", "the paper", "fast, adaptive form", "fast, its form", "its way, extrapolated"]
-    caption = "Seconds of training: the paper's on two RTX-3080; ratios to the fast way in the paper's form"
+    caption = "Seconds of training: the paper's on two RTX-3080; ratios to the fast algorithm in the paper's form"
     shown = ["setting", "", "steps", "start", *(f"layer {k}" for k in SHOWN[1:])]
     return [
         Table(caption, [*columns, "paper / fast", "extrapolated / fast"], rows),
-        Table("What the fast way reaches: error on held-out problems", shown, reached),
+        Table("What the fast algorithm reaches: error on held-out problems", shown, reached),
     ]
 
 
