@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lrpca.solvers.refit import bounded_loss, least_absolute_rows, minimal_subset_rows, refit_rows
+from lrpca.solvers.refit import minimal_subset_rows, refit_rows
 
 RANK, CUTOFF = 3, 0.1
 
@@ -34,15 +34,27 @@ def test_right_rows_stay_to_the_bit() -> None:
     np.testing.assert_array_equal(fresh, L)
 
 
-def test_what_a_subset_interpolates_is_no_evidence() -> None:
-    """Rows of outliers only: least absolute deviations and subsets explain as many entries as there are components."""
+def test_rows_of_more_noise_are_not_fitted_to_few_entries() -> None:
+    """The cutoff is that of the other rows: here most clean entries are beyond it, but not far."""
     rng = np.random.default_rng(1)
-    Y, R = rng.uniform(-50, 50, (30, 40)), rng.standard_normal((40, RANK))
+    L, R = rng.standard_normal((60, RANK)), rng.standard_normal((40, RANK))
+    Y = L @ R.T + 3 * CUTOFF * rng.standard_normal((60, 40))
     observed = np.ones(Y.shape, bool)
-    subsets = minimal_subset_rows(Y, observed, R, CUTOFF)
-    assert (bounded_loss(Y, observed, R, subsets, CUTOFF) <= 40 - RANK).all()
-    present = least_absolute_rows(Y, observed, R)
-    assert refit_rows(Y, observed, R, present, CUTOFF)[1].mean() < 0.1
+    squares = np.linalg.lstsq(R, Y.T, rcond=None)[0].T
+    fresh, _ = refit_rows(Y, observed, R, squares, CUTOFF)
+    assert np.linalg.norm(fresh - L) < 2 * np.linalg.norm(squares - L)
+    assert np.linalg.norm(fresh - L, axis=1).max() < 4 * np.linalg.norm(squares - L, axis=1).max()
+
+
+def test_columns_of_ten_entries_keep_the_largest_group_that_agrees() -> None:
+    """Four of ten entries agree; what is fitted explains three others."""
+    rng = np.random.default_rng(2)
+    R = rng.uniform(0.5, 2, (10, 1))
+    Y = rng.uniform(-10, 10, (50, 10))
+    Y[:, :4] = 1.0 * R[:4, 0] + 0.01 * rng.standard_normal((50, 4))
+    Y[:, 4:7] = -3.0 * R[4:7, 0] + 0.01 * rng.standard_normal((50, 3))
+    fresh, better = refit_rows(Y, np.ones(Y.shape, bool), R, np.full((50, 1), -3.0), CUTOFF)
+    assert np.mean(better & (np.abs(fresh[:, 0] - 1) < 0.05)) > 0.9
 
 
 def test_rows_with_too_few_entries_are_left() -> None:

@@ -1,4 +1,4 @@
-"""The refit of rows on a given factor: several starts, of which the one with the least bounded loss is taken.
+"""The refit of rows on a given factor: several starts, of which the one that costs least is taken.
 
 Columns are the rows of the transposed matrix.
 """
@@ -16,9 +16,8 @@ _SUBSETS = 64
 # Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
 # tried if no more than five kept entries say what it does.
 _EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.2
-# What an exchange gains is no chance if each entry is worth so many nats in all: the logarithm of how far the residual
-# is beyond the cutoff, less that of how many entries could have come within it.
-_GAIN = 3.0
+# A fit is better if it costs less by so many nats. Residuals of so many cutoffs, and beyond, are gross.
+_LESS, _GROSS = 0.1, 10.0
 
 
 def refit_rows(
@@ -27,24 +26,23 @@ def refit_rows(
     R: Any,  # (n2, r)
     L: Any,  # (n1, r) present coefficients
     cutoff: float,
-    margin: float = 0.0,
 ) -> tuple[Any, Any]:
     """Return coefficients of each row, (n1, r), and which rows became better, (n1,).
 
     The starts are the present coefficients, least absolute deviations, and the best of many minimal subsets (RANSAC).
-    Each entry costs ``min(D / cutoff, 1)²``, so a row gains where more entries are within the cutoff: by more than one,
-    and this `margin` of those before. The entries of its subset are no evidence for a fit. At last, rejected entries
-    are exchanged for those that stand against them (`exchanged_rows`).
+    The fit that `costs` least, and so explains most, is taken. At last, rejected entries are exchanged for those that
+    stand against them (`exchanged_rows`).
     """
-    before = bounded_loss(Y, observed, R, L, cutoff)
-    entries, best, least = observed.sum(axis=1), L.copy(), before
-    starts = least_absolute_rows(Y, observed, R), minimal_subset_rows(Y, observed, R, cutoff)
-    for fresh, fitted in zip(starts, (0, R.shape[1]), strict=True):
-        loss = bounded_loss(Y, observed, R, fresh, cutoff) + fitted
-        better = (loss < least) & (entries - loss > (1 + margin) * (entries - before) + 1)
-        best[better], least = fresh[better], np.where(better, loss, least)
+    before = costs(Y, observed, R, L, cutoff)
+    best, least = L.copy(), before - _LESS
+    for fresh in (least_absolute_rows(Y, observed, R), minimal_subset_rows(Y, observed, R, cutoff)):
+        inliers = observed & (np.abs(Y - fresh @ R.T) <= cutoff)
+        for start in (fresh, solve_rows(Y, inliers, R, RIDGE, fresh)):
+            loss = costs(Y, observed, R, start, cutoff)
+            better = loss < least
+            best[better], least = start[better], np.where(better, loss, least)
     best, exchanged = exchanged_rows(Y, observed, R, best, cutoff)
-    return best, (least < before) | exchanged
+    return best, (least < before - _LESS) | exchanged
 
 
 def exchanged_rows(
@@ -60,7 +58,7 @@ def exchanged_rows(
     and the row's other entries do not show it. The coefficients change by ``G⁻¹ R_j D_j / (R_jᵀ G⁻¹ R_j)``: they fit
     entry j, and move the kept entries, whose normal equations are G, as little as possible.
     """
-    L, rank = L.copy(), R.shape[1]
+    L = L.copy()
     better, active = np.zeros(len(L), bool), np.arange(len(L))
     for _ in range(_ROUNDS):
         Ya, seen = Y[active], observed[active]
@@ -70,7 +68,8 @@ def exchanged_rows(
         leverage = np.einsum("jk,ikl,jl->ij", R, inverse, R.conj(), optimize=True).real
         leverage = np.where(seen & ~kept, leverage, 0)
         pivots = np.argpartition(-leverage, min(_EXCHANGED, leverage.shape[1]) - 1, axis=1)[:, :_EXCHANGED]
-        least = before = bounded_loss(Ya, seen, R, L[active], cutoff)
+        before = costs(Ya, seen, R, L[active], cutoff)
+        least = before - _LESS
         best = L[active]
         rows = np.arange(len(active))
         for j in pivots.T:
@@ -78,16 +77,12 @@ def exchanged_rows(
             exposed = high > LEVERAGE
             length = np.where(exposed, D[rows, j], 0) / np.where(exposed, high, 1)
             fresh = L[active] + np.einsum("ikl,il->ik", inverse, R[j].conj()) * length[:, None]
-            moved = np.sum(seen & ~kept & (np.abs(D - (Ya - fresh @ R.T)) > cutoff), axis=1)
             inliers = seen & (np.abs(Ya - fresh @ R.T) <= cutoff)
             fresh = solve_rows(Ya, inliers, R, RIDGE, fresh)
-            loss = bounded_loss(Ya, seen, R, fresh, cutoff)
-            beyond = np.log(np.maximum(np.abs(D[rows, j]) / (max(cutoff, 1e-300) * np.maximum(moved, 1)), 1.0))
-            # A fit that explains as many entries as there are coefficients is no evidence.
-            wins = exposed & (loss < least) & (seen.sum(axis=1) - loss > rank + 1)
-            wins &= (before - loss) * beyond > _GAIN
+            loss = costs(Ya, seen, R, fresh, cutoff)
+            wins = exposed & (loss < least)
             best, least = np.where(wins[:, None], fresh, best), np.where(wins, loss, least)
-        won = least < before
+        won = least < before - _LESS
         L[active[won]], better[active[won]] = best[won], True
         active = active[won]
         if not len(active):
@@ -95,15 +90,20 @@ def exchanged_rows(
     return L, better
 
 
-def bounded_loss(
+def costs(
     Y: Any,  # (n1, n2)
     observed: Any,  # (n1, n2)
     R: Any,  # (n2, r)
     L: Any,  # (n1, r)
     cutoff: float,
 ) -> Any:
-    """Return the sum of ``min(D / cutoff, 1)²`` over each row, (n1,)."""
-    return np.sum(observed * np.minimum(np.abs(Y - L @ R.T) / max(cutoff, 1e-300), 1.0) ** 2, axis=1)
+    """Return the sum of ``½ log(1 + (D / cutoff)²)`` over each row, (n1,), in nats.
+
+    An outlier costs the logarithm of its distance: little where it is hardly beyond the cutoff, as in rows of more
+    noise than others have. All gross ones cost the same.
+    """
+    D = np.minimum(np.abs(Y - L @ R.T) / max(cutoff, 1e-150), _GROSS)
+    return 0.5 * np.sum(observed * np.log1p(D * D), axis=1)
 
 
 def solve_rows(
@@ -164,11 +164,11 @@ def minimal_subset_rows(
 ) -> Any:
     """Return coefficients of each row, (n1, r), that interpolate as many of its entries as there are components.
 
-    Of several such sets those of the least bounded loss (RANSAC): for rows in which outliers are the majority.
+    Of several such sets those that cost least (RANSAC): for rows in which outliers are the majority.
     """
     rng, (n, rank) = np.random.default_rng(0), R.shape
     best = np.zeros((len(Y), rank), np.result_type(Y, R))
-    least = bounded_loss(Y, observed, R, best, cutoff)
+    least = costs(Y, observed, R, best, cutoff)
     enough = observed.sum(axis=1) > rank
     complete = bool(observed.all())
     for _ in range(_SUBSETS if enough.any() else 0):
@@ -179,7 +179,7 @@ def minimal_subset_rows(
             # Every row has its own, of what is observed of it.
             chosen = np.argpartition(rng.random(Y.shape) + ~observed, rank - 1, axis=1)[:, :rank]
             fresh = _interpolating(R[chosen], np.take_along_axis(Y, chosen, 1)[:, :, None])[:, :, 0]
-        loss = bounded_loss(Y, observed, R, fresh, cutoff)
+        loss = costs(Y, observed, R, fresh, cutoff)
         better = enough & (loss < least)
         best[better], least = fresh[better], np.where(better, loss, least)
     return best

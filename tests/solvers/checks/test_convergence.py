@@ -38,8 +38,8 @@ NEEDED: list[tuple[str, dict[str, Any], int]] = [
     # Outliers on one side have a component of their own, which takes the place of one of X.
     ("residual_structure", outliers(0.4, 3, one_sided=True), RANK),
     ("other_fits", outliers(0.3, 3, one_sided=True, law="constant"), RANK),
-    # Of twelve entries, one or two outliers decide a coefficient.
-    ("unsupported_directions", outliers(0.1, 10, rank=3, shape=(300, 12), noise=0.05), 3),
+    # Of fifteen entries, a few outliers decide a coefficient.
+    ("unsupported_directions", outliers(0.15, 10, rank=2, shape=(400, 15)), 2),
 ]
 
 

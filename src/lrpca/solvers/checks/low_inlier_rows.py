@@ -38,8 +38,6 @@ _PIECE, _HELD, _LEAST_TAKEN = 1 << 20, 1 << 25, 1 << 12
 _GOLDEN = 0.6180339887498949
 # Normal equations exist packed, unpacked and damped, in double precision; so many numbers never matter (64 MB).
 GRAM_COPIES, SMALL_GRAMS = 3, 8_000_000
-# A fit is better that explains a tenth more entries.
-_BETTER = 0.1
 # Counts are counted where they lie within so many times their number.
 _DENSE = 8
 # What chance does not do, in standard deviations.
@@ -132,7 +130,7 @@ def refit_low_inlier_rows(
     noise, those that keep a little less than the others are refitted too.
     """
     both = keeping_less(last.kept, counts, REFITTED, SURELY if exact else math.inf)
-    return refit_some(matrix, L, R, both, partial(refit_rows, cutoff=cutoff, margin=_BETTER))
+    return refit_some(matrix, L, R, both, partial(refit_rows, cutoff=cutoff))
 
 
 def refit_some(

@@ -26,9 +26,9 @@ DISPERSED = 5.0
 # Values that many entries have are codes if a fit without them explains so much more of the other entries.
 _CLEARLY_MORE = 0.1
 # A fit is confirmed if a random half of the block, one of six, leads to the same one. They are the same if the other
-# one is not better by so many nats for each entry, as it may be at a lower threshold, and they differ by this part of X
-# at most; or if it is worse by no more nats than this, and they differ by so many σ in this share of the entries.
-_BETTER, _SAME, _WORSE, _WITHIN, _ELSEWHERE = 0.1, 0.1, 0.02, 3.0, 0.05
+# one is not better by so many nats for each entry, as it may be at a lower threshold, and they differ by no more than
+# this part of X, or this many times what noise leaves uncertain in X.
+_BETTER, _SAME, _WITHIN = 0.1, 0.1, 3.0
 # A fit is clearly better if it is shorter by this many nats for each entry of the block: a run continues from it.
 _CLEARLY = 0.01
 # That there is no low-rank part is asked of fits with fewer numbers than this part of the entries.
@@ -244,8 +244,10 @@ def _agree(one: Fit, other: Fit) -> bool:
     """Tell whether another fit is the same as one."""
     X = one.L @ one.R.T
     D, worse = np.abs(other.L @ other.R.T - X), (other.score - one.score) / X.size
-    alike = worse <= _WORSE and np.mean(D > _WITHIN * one.sigma) <= _ELSEWHERE
-    return bool(worse >= -_BETTER and (alike or np.linalg.norm(D) <= _SAME * np.linalg.norm(X)))
+    # What the noise leaves uncertain in X.
+    noise = one.sigma * math.sqrt(one.L.shape[1] * sum(X.shape) / max(one.kept, 1e-3))
+    nearest = max(_SAME * float(np.linalg.norm(X)), _WITHIN * noise)
+    return bool(worse >= -_BETTER and float(np.linalg.norm(D)) <= nearest)
 
 
 def _kept_and_observed(kept: Kept, counts: ObservationCounts) -> list[tuple[Any, Any]]:

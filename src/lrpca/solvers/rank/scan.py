@@ -35,9 +35,9 @@ _RULES = frozenset({"row_normal_equations", "patience", "low_inlier_rows", "sign
 
 @dataclass
 class Watch:
-    """Callback that keeps the last factors, passes states on, and stops a saturated run: all components are there."""
+    """Callback that keeps the last factors, passes states on, and stops a run in which all so many are present."""
 
-    may_stop: bool
+    most: int
     callback: Callable[[State], object] | None = None
     factors: Factors | None = None
     saturated: int = 0
@@ -49,7 +49,9 @@ class Watch:
         self.saturated = self.saturated + 1 if _all_there(state.L, state.R) else 0
         if self.callback is not None and asked_to_stop(self.callback(state)):
             return True
-        self.stopped = self.may_stop and state.iteration >= _BEFORE and self.saturated >= _SATURATED
+        # More are those of another fit, which were counted.
+        saturated = state.L.shape[1] <= self.most and self.saturated >= _SATURATED
+        self.stopped = saturated and state.iteration >= _BEFORE
         return self.stopped
 
 
@@ -66,7 +68,7 @@ def rough_solution(task: Problem, tried: list[RankTrial]) -> tuple[int, Factors 
     if block is not matrix:
         weight = None  # rows were drawn by their weights
     width = min(_WIDTH, most_components(block.shape))
-    watch = Watch(may_stop=True)
+    watch = Watch(width)
     rough = replace(task, matrix=block, rank=width, sample=sample, tol=_TOL, max_iter=_PASSES, row_weight=weight)
     try:
         outcome = solve_adaptive(replace(rough, callback=watch), rules=_RULES)

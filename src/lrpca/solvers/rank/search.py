@@ -117,7 +117,7 @@ def _find(
             break
         width, start = found
         rank = min(_with_spares(width, matrix.shape), max(width, most_components(matrix.shape)))
-        watch = Watch(may_stop=rank > width, callback=callback)
+        watch = Watch(rank if rank > width else 0, callback)
         run, outcome = replace(task, free_rank=True).solve(rank, _fitted(start, rank), watch)
         there = count_components(outcome)
         tried.append(RankTrial(matrix.shape, rank, there, "saturated" if watch.stopped else outcome.reason))
@@ -127,7 +127,7 @@ def _find(
         found = 2 * rank, watch.factors if math.prod(matrix.shape) >= EXACT_BELOW else None
     start = compare_ranks(task, tried)
     rank = start[0].shape[1]
-    run, outcome = task.solve(rank, _fitted(start, rank), Watch(may_stop=False, callback=callback))
+    run, outcome = task.solve(rank, _fitted(start, rank), Watch(0, callback))
     tried.append(RankTrial(matrix.shape, rank, count_components(outcome), outcome.reason))
     return _with_choice(run, outcome, asked, tried)
 

@@ -79,7 +79,8 @@ def _fit(block: Block, rank: int, known: dict[int, Fit], others: Sequence[Fit]) 
     if above:
         candidates.append(narrowed(block, known[min(above)], rank))
     if rank <= _WITH_STARTS or not candidates:
-        candidates += fits(block, rank)
+        # Next to fits that are nearly right, two starts do.
+        candidates += fits(block, rank, 2 if candidates else None)
     return _best_of(block, candidates)
 
 
