@@ -97,13 +97,17 @@ def costs(
     L: Any,  # (n1, r)
     cutoff: float,
 ) -> Any:
-    """Return the sum of ``½ log(1 + (D / cutoff)²)`` over each row, (n1,), in nats.
+    """Return the sum of ``½ log(1 + (D / cutoff)²)`` over each row, (n1,), in nats, and the price of its coefficients.
 
     An outlier costs the logarithm of its distance: little where it is hardly beyond the cutoff, as in rows of more
-    noise than others have. All gross ones cost the same.
+    noise than others have. All gross ones cost the same. A coefficient costs the logarithm of how many times as large
+    as the row the fit is: what explains a few outliers is often huge elsewhere.
     """
     D = np.minimum(np.abs(Y - L @ R.T) / max(cutoff, 1e-150), _GROSS)
-    return 0.5 * np.sum(observed * np.log1p(D * D), axis=1)
+    there = np.sum(observed * np.abs(Y) ** 2, axis=1) / np.maximum(observed.sum(axis=1), 1)
+    fitted = np.einsum("ik,kl,il->i", L, R.T @ R.conj(), L.conj(), optimize=True).real / len(R)
+    price = 0.5 * R.shape[1] * np.log1p(fitted / np.maximum(there, 1e-300))
+    return 0.5 * np.sum(observed * np.log1p(D * D), axis=1) + price
 
 
 def solve_rows(

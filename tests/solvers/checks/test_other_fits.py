@@ -198,3 +198,20 @@ def test_components_of_a_minority_count_where_the_rank_is_given() -> None:
     assert error(two.L @ two.R.T, X) < 1e-6 < error(one.L @ one.R.T, X)
     assert given.prefers(two, one) and not whole(Y).prefers(two, one)
     assert error(select_fit(given, [2]).L @ select_fit(given, [2]).R.T, X) < 1e-6
+
+
+@pytest.mark.parametrize("rank", (4, None))
+@pytest.mark.parametrize("columns", (False, True))
+def test_random_rows_are_no_reason_for_doubt(rank: int | None, columns: bool) -> None:
+    """Nothing explains some rows (or columns): the others are exact, and these are not fitted by huge coefficients."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4)) @ rng.standard_normal((4, 200))
+    Y = X.copy()
+    Y[:6] = 3 * rng.standard_normal((6, 200))
+    if columns:
+        X, Y = X.T, Y.T
+    d = quiet(Y, rank)
+    found, truth = (d.low_rank.T, X.T) if columns else (d.low_rank, X)
+    assert d.converged and d.rank == 4
+    assert error(found[6:], truth[6:]) < 1e-6
+    assert np.abs(found[:6]).max() < 3 * np.abs(Y).max()

@@ -13,6 +13,7 @@ from lrpca.core.passes import Kept
 from lrpca.matrices.dense import DenseMatrix
 from lrpca.matrices.sample import block_of, read_block
 from lrpca.solvers.block import ALIGNED, HALF_STARTS, Block, Fit, alignment, from_half, polished, widened
+from lrpca.solvers.checks.low_inlier_rows import UNEXPLAINED
 from lrpca.solvers.checks.residual_structure import LEAST_SIDE, STRUCTURED, structure_left
 from lrpca.solvers.initialise import ObservationCounts
 from lrpca.solvers.rank.selection import doubled, most_components, select_fit
@@ -181,7 +182,7 @@ class OtherFits:
         rng = np.random.default_rng(seed)
         for start, of_rows in itertools.product(HALF_STARTS, (True, False)):
             other = from_half(self.block, L.shape[1], rng, start, of_rows=of_rows)
-            if _agree(now, other):
+            if _agree(self.block, now, other):
                 return None, True
             best = other if other.score < min(best.score, now.score - _BETTER * self.block.values.size) else best
         return None if best is now else self._extended(best), False
@@ -190,7 +191,7 @@ class OtherFits:
         """Return the present fit of the block, at rest where that is the same fit: so are those it is compared with."""
         now = self.score(L, R)
         rested = polished(self.block, now)
-        return rested if _agree(now, rested) else now
+        return rested if _agree(self.block, now, rested) else now
 
     def of_any_rank(self) -> OtherFit:
         """Return the best fit of all of Y that a block leads to."""
@@ -240,14 +241,17 @@ def structure_of(matrix: DenseMatrix, L: Any, R: Any) -> float:
     return OtherFits(matrix, None, 0.0, free_rank=False).structure(L, R)
 
 
-def _agree(one: Fit, other: Fit) -> bool:
-    """Tell whether another fit is the same as one."""
-    X = one.L @ one.R.T
-    D, worse = np.abs(other.L @ other.R.T - X), (other.score - one.score) / X.size
+def _agree(block: Block, one: Fit, other: Fit) -> bool:
+    """Tell whether another fit is the same as one, in the rows and columns that this one explains."""
+    kept = block.observed & (block.residuals(one.L, one.R) <= block.limit(one.sigma))
+    shares = (kept.sum(axis) / np.maximum(block.observed.sum(axis), 1) for axis in (1, 0))
+    rows, columns = (share >= UNEXPLAINED * np.median(share) for share in shares)
+    X = one.L[rows] @ one.R[columns].T
+    distance = float(np.linalg.norm(other.L[rows] @ other.R[columns].T - X))
     # What the noise leaves uncertain in X.
     noise = one.sigma * math.sqrt(one.L.shape[1] * sum(X.shape) / max(one.kept, 1e-3))
-    nearest = max(_SAME * float(np.linalg.norm(X)), _WITHIN * noise)
-    return bool(worse >= -_BETTER and float(np.linalg.norm(D)) <= nearest)
+    is_near = distance <= max(_SAME * float(np.linalg.norm(X)), _WITHIN * noise)
+    return is_near and other.score >= one.score - _BETTER * block.values.size
 
 
 def _kept_and_observed(kept: Kept, counts: ObservationCounts) -> list[tuple[Any, Any]]:
