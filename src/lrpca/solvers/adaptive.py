@@ -93,7 +93,6 @@ class _Adaptive(Loop):
         # Whether entries are exchanged after the next pass, and whether they were after the last.
         self._exchange_next = self._exchanged = False
         self._iterate: Iterate | None = None  # what the last pass found and cut
-        self._began = 0  # which pass the first refit of low-inlier rows is counted from
         self._values: Any = None  # (present,) singular values after the last step
 
     def begin(self) -> None:
@@ -168,17 +167,12 @@ class _Adaptive(Loop):
             # The following passes adapt the other rows.
             self._restart_stopping()
             return None
-        if verdict == "noise_floor" and not thresholds.is_refined:
-            other = self._checks.compare(end, self._edge)
-            if other is not None:
-                self._continue_from(other)
-                return None
         if self._refined(verdict):
             self._restart_stopping()
             self._exchange_next = thresholds.is_refined and self._checks.wants_exchange(end)
             return None
         ends = verdict is not None or thresholds.polished
-        if ends or (len(self.history) - self._began) % _REFIT_EVERY == 0:
+        if ends or len(self.history) % _REFIT_EVERY == 0:
             if self._checks.refit(end):
                 self._momentum.forget()
                 return None
@@ -191,15 +185,9 @@ class _Adaptive(Loop):
         if isinstance(answer, Candidate):
             self._end = answer
             return answer.reason
-        self._continue_from(answer)
-        return None
-
-    def _continue_from(self, parts: Components) -> None:
-        """Go on from other components, with the refined cutoff if there is noise; refit rows after one pass."""
-        self._parts, self._began = parts, len(self.history) + 1 - _REFIT_EVERY
-        if self._end is not None and self._end.verdict == "noise_floor" and "refine_cutoff" in self._rules:
-            self._thresholds.refine_cutoff(*parts.factors(), self._counts.observed)
+        self._parts = answer
         self._restart_stopping()
+        return None
 
     def _restart_stopping(self) -> None:
         self._stopping.restart()
@@ -245,7 +233,6 @@ class _Adaptive(Loop):
             "checks": self._checks.state(),
             "pass": None if self._end is None else {"kept": list(self._end.result.kept), "change": self._end.change},
             "edge": self._edge,
-            "began": self._began,
             "exchange": [self._exchange_next, self._exchanged],
             "iterate": None if stationarity is None or self._iterate is None else self._iterate.state(),
             "stationarity": None if stationarity is None else stationarity.state(),
@@ -258,7 +245,6 @@ class _Adaptive(Loop):
             part.restore(state[name])
         self._momentum.restore(state["momentum"])
         self._edge, (self._exchange_next, self._exchanged) = state["edge"], state["exchange"]
-        self._began = state["began"]
         self._values = self._parts.values[: self._parts.present]
         if state["pass"] is not None:
             self._result = counts_only(*state["pass"]["kept"])

@@ -20,7 +20,7 @@ from lrpca.solvers.initialise import ObservationCounts
 _NOISE_SHARE = 0.1
 # Refined passes are in vain when they are slow and change the energy of the residual by less than this part of it;
 # there is noise if the residual is so many times `tol`.
-_FALLEN, _NOISY = 0.02, 10.0
+_FALLEN, _NOISY = 0.1, 10.0
 # A change that stays below half of that error is no stall: entries flicker around the cutoff.
 _FLICKER = 0.5
 _PATIENCE = 15
@@ -134,7 +134,7 @@ class AdaptiveStopping:
 
     def _is_slow(self) -> bool:
         """Tell whether the last two passes changed X by hardly less than those before."""
-        return len(self._changes) > 2 and self._changes[-1] > _SLOW**2 * self._changes[-3]
+        return len(self._changes) > _RATE_OVER and self._changes[-1] > _SLOW**2 * self._changes[-3]
 
     def _is_in_vain(self) -> bool:
         """Tell whether passes are slow and the last one left the residual as it was."""

@@ -26,13 +26,12 @@ HELD = 1.0 + 1e-6
 # rejects outliers of four σ that the wide threshold lets pass.
 _REFINED = 0.6
 # Where no outliers are left to reject, ψ clips at 5 σ instead: least squares, whose X is that of PCA. So it is when no
-# more of the residuals are beyond 3 and 4 σ than of Gaussian noise, chance aside (in standard deviations).
+# larger shares of the residuals than these are beyond 3 and 4 σ (of Gaussian noise 2.7e-3 and 6e-5).
 _OPEN = 2.0
-_GAUSSIAN_TAILS = ((3.0, 2.7e-3), (4.0, 6.3e-5))
-_BY_CHANCE = 3.0
+_GAUSSIAN_TAILS = ((3.0, 5e-3), (4.0, 5e-4))
 _MOST_FITTED = 0.5
 # Passes with the refined cutoff, at most: on real data they would wander on.
-_REFINED_PASSES = 8
+_REFINED_PASSES = 10
 # A noise floor does not fall by this much.
 _COLLAPSED = 0.5
 # Refitted rows are right to this part of a typical entry.
@@ -99,14 +98,12 @@ class AdaptiveThresholds:
         observed: float,
     ) -> None:
         """Lower the thresholds to three σ from now on, or raise them out of the way where there are no outliers."""
-        self.core = self.measure(L, R)
         residuals = self.sample.residuals(L, R)
         # The fit has taken up part of the noise: as much as it has degrees of freedom.
         (n1, r), n2 = L.shape, len(R)
         fitted = min(_MOST_FITTED, r * (n1 + n2 - r) / (observed * n1 * n2))
         sigma = self.core.sigma / math.sqrt(1 - fitted)
-        beyond = ((float(np.mean(residuals > k * sigma)), share) for k, share in _GAUSSIAN_TAILS)
-        gaussian = all(found <= share + _BY_CHANCE * math.sqrt(share / len(residuals)) for found, share in beyond)
+        gaussian = all(np.mean(residuals > k * sigma) <= share for k, share in _GAUSSIAN_TAILS)
         self._last, self._factor, self._floor = math.inf, _OPEN if gaussian else _REFINED, self.core.sigma
 
     @property
@@ -124,7 +121,7 @@ class AdaptiveThresholds:
         """Whether enough passes were made with the refined (or opened) cutoff."""
         return self.refined_passes >= _REFINED_PASSES
 
-    def restart(self, threshold: float = math.inf) -> None:
+    def restart(self, threshold: float) -> None:
         """Let the thresholds fall anew, from this one."""
         self._last, self._factor, self.refined_passes = max(threshold, self.least), 1.0, 0
         self._restarted_once = False
@@ -135,7 +132,7 @@ class AdaptiveThresholds:
 
     def restart_once(self) -> None:
         """Let the thresholds fall anew, since the noise floor collapsed: once, or a run could go in circles."""
-        self.restart()
+        self.restart(math.inf)
         self._restarted_once = True
 
     def state(self) -> dict[str, Any]:

@@ -115,7 +115,6 @@ class Checks:
         self._compared = self._suspicious = False
         self._restarts = 0
         self._first: Candidate | None = None
-        self._first_refined = False
         self._others = OtherFits(matrix, weight, thresholds.least, free_rank=free_rank)
 
     def state(self) -> dict[str, Any]:
@@ -128,7 +127,6 @@ class Checks:
             "restarts": self._restarts,
             "others": self._others.state(),
             "first": None if self._first is None else self._first.state(),
-            "first_refined": self._first_refined,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -138,7 +136,6 @@ class Checks:
         self._suspicious, self._restarts = state["suspicious"], state["restarts"]
         self._others.restore(state["others"])
         self._first = None if state["first"] is None else Candidate.of_state(state["first"])
-        self._first_refined = state["first_refined"]
 
     def refit(self, candidate: Candidate) -> bool:
         """Refit rows and columns with few inliers; tell whether any became better."""
@@ -177,16 +174,15 @@ class Checks:
 
     def __call__(self, candidate: Candidate, edge: float) -> Components | Candidate:
         """Return the components to continue with, or what the run ends with; `edge` is that of the noise."""
-        other = self.compare(candidate, edge)
-        if other is not None:
-            return other
+        candidate.parts = candidate.parts.copy()
+        if "residual_structure" in self._rules:
+            self._test_residual(candidate)
+        if not self._compared and "other_fits" in self._rules:
+            self._compared = True
+            other = self._other_fit(candidate, edge)
+            if other is not None:
+                return other
         candidate = self.best(candidate)
-        if candidate is self._first and not self._first_refined:
-            # It was left before its last passes.
-            self._first = None
-            self._restarts += 1
-            self._thresholds.restart()
-            return candidate.parts
         # A fit without noise of the majority of every row and column is right.
         majorities = keeps_majorities(candidate.result.kept, self._weighted_counts, candidate.parts.present)
         if self._suspicious and not (candidate.unreliable or (majorities and candidate.verdict == "tol")):
@@ -203,16 +199,6 @@ class Checks:
         if self._others.is_read and (few or candidate.verdict == "tol"):
             candidate.unreliable |= self._others.is_pointless(*candidate.factors)
         return candidate
-
-    def compare(self, candidate: Candidate, edge: float) -> Components | None:
-        """Return the components of a fit that describes the data better, if there is one: it is looked for once."""
-        candidate.parts = candidate.parts.copy()
-        if "residual_structure" in self._rules:
-            self._test_residual(candidate)
-        if self._compared or "other_fits" not in self._rules:
-            return None
-        self._compared = True
-        return self._other_fit(candidate, edge)
 
     def _test_residual(self, candidate: Candidate) -> None:
         """Look for structure in the residual."""
@@ -244,7 +230,6 @@ class Checks:
         """Return the components of another fit, to continue with in place of a candidate's."""
         self._first, self._refits, self._exchanges = candidate, 0, 0
         self._restarts += 1
-        self._first_refined = self._thresholds.is_refined
         self._thresholds.restart(other.threshold)
         return candidate.parts.replaced(other.L, other.R, edge, self._matrix.place)
 
@@ -253,7 +238,7 @@ class Checks:
         first = self._first
         if first is None:
             return candidate
-        best = first if self._others.prefers(first.factors, candidate.factors) else candidate
+        best = candidate if self._others.prefers(candidate.factors, first.factors) else first
         # Outliers that a component explains may be one of X: there is more than one answer.
         best.unreliable |= best is candidate and self._others.is_longer(candidate.factors, first.factors)
         if best.unreliable:

@@ -157,7 +157,7 @@ class OtherFits:
 
     def prefers(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
         """Tell whether one fit is better than another."""
-        return self.block.is_better(self._at_rest(*one), self._at_rest(*other))
+        return self.block.is_better(self.score(*one), self.score(*other))
 
     def is_longer(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
         """Tell whether one fit has a clearly longer description than another."""
@@ -166,13 +166,13 @@ class OtherFits:
     def better_than(self, L: Any, R: Any, most: int, *, stalled: bool) -> OtherFit | None:
         """Return a fit of all of Y that describes the block better than the present one, if there is one.
 
-        It has `most` components at most, or any number if the rank is free. It may be what the present one leads to. A
-        run that `stalled` may continue from one that is as good.
+        It has `most` components at most, or any number if the rank is free. A run that `stalled` may continue from one
+        that is as good.
         """
         now, margin = self._at_rest(L, R), _CLEARLY * self.block.values.size
         found = self._selected(sorted({L.shape[1], most}), *([] if stalled else [now]))
-        least = self.score(L, R).score + (margin if stalled else -margin)
-        if found.L.shape == now.L.shape and found.score > least:
+        least = now.score + (margin if stalled else -margin)
+        if found is now or (found.L.shape == now.L.shape and found.score > least):
             return None
         return self._extended(found)
 
