@@ -270,18 +270,31 @@ def from_half(block: Block, rank: int, rng: np.random.Generator, start: int, *, 
     return anneal(block, L, R, max(_CUTOFF * first.sigma, 2 * float(np.quantile(D, 0.8 * first.kept))))
 
 
-def annealed_from(block: Block, L: Any, R: Any, trusted: Any = None) -> Fit:
-    """Return the fit that a start leads to, from a threshold above most residuals of the `trusted` entries."""
-    D = block.residuals(L, R)[block.observed if trusted is None else trusted]
-    return anneal(block, L, R, 2 * float(np.quantile(D, 0.8)))
+def annealed_from(block: Block, L: Any, R: Any, trusted: Any = None, least: float = 0.0) -> Fit:
+    """Return the fit that a start leads to, from a threshold of at least so much, above most `trusted` residuals.
+
+    Zeros do not count: most entries of sparse data are zero, and most fits explain them.
+    """
+    counted = (block.observed if trusted is None else trusted) & (block.values != 0)
+    D = block.residuals(L, R)[counted if counted.any() else block.observed]
+    return anneal(block, L, R, max(least, 2 * float(np.quantile(D, 0.8))))
 
 
 def widened(block: Block, fit: Fit, rank: int) -> Fit:
-    """Return the fit that leading components of the residual, its outliers winsorised, lead to as additional ones."""
+    """Return the best fit that leading components of the residual lead to as additional ones.
+
+    The residual is winsorised at the noise, where weak components show, and at the typical size of what is rejected,
+    where those of rejected rows do.
+    """
     D = np.where(block.observed, block.values - fit.L @ fit.R.T, 0)
-    D *= np.minimum(1.0, _WITHIN * fit.sigma / np.maximum(np.abs(D), 1e-300))
-    more = _spectral(D / float(np.mean(block.observed)), rank - fit.L.shape[1])
-    return annealed_from(block, *(np.hstack([F, G]) for F, G in zip((fit.L, fit.R), more, strict=True)))
+    sizes = np.abs(D)
+    rejected = sizes[sizes > block.limit(fit.sigma)]
+    wide = []
+    for level in (_WITHIN * fit.sigma, *([float(np.median(rejected))] if rejected.size else [])):
+        clipped = D * np.minimum(1.0, level / np.maximum(sizes, 1e-300)) / float(np.mean(block.observed))
+        L, R = _spectral(clipped, rank - fit.L.shape[1])
+        wide.append(annealed_from(block, np.hstack([fit.L, L]), np.hstack([fit.R, R]), least=2 * level))
+    return min(wide, key=lambda one: one.score)
 
 
 def narrowed(block: Block, fit: Fit, rank: int) -> Fit:
@@ -365,7 +378,7 @@ def _starts(block: Block, rank: int) -> Iterator[tuple[Any, Any, Any]]:
     share, uncoded = float(np.mean(observed)), block.uncoded
     winsorised = Y * np.minimum(1.0, _WINSORISED * block.typical / np.maximum(np.abs(Y), 1e-300))
     yield *(start := _spectral(winsorised / share, rank)), observed
-    small = observed & (np.abs(Y) <= np.median(np.abs(Y)[observed]))
+    small = observed & (np.abs(Y) <= block.typical)
     yield *_imputed(Y, small, rank), small
     yield *(_spectral(Y, rank) if share == 1 else _imputed(Y, observed, rank)), observed
     if uncoded is not None:

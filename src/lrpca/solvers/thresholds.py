@@ -26,12 +26,13 @@ HELD = 1.0 + 1e-6
 # rejects outliers of four σ that the wide threshold lets pass.
 _REFINED = 0.6
 # Where no outliers are left to reject, ψ clips at 5 σ instead: least squares, whose X is that of PCA. So it is when no
-# larger shares of the residuals than these are beyond 3 and 4 σ (of Gaussian noise 2.7e-3 and 6e-5).
+# more of the residuals are beyond 3 and 4 σ than of Gaussian noise, chance aside (in standard deviations).
 _OPEN = 2.0
-_GAUSSIAN_TAILS = ((3.0, 5e-3), (4.0, 5e-4))
+_GAUSSIAN_TAILS = ((3.0, 2.7e-3), (4.0, 6.3e-5))
+_BY_CHANCE = 3.0
 _MOST_FITTED = 0.5
 # Passes with the refined cutoff, at most: on real data they would wander on.
-_REFINED_PASSES = 10
+_REFINED_PASSES = 8
 # A noise floor does not fall by this much.
 _COLLAPSED = 0.5
 # Refitted rows are right to this part of a typical entry.
@@ -103,7 +104,8 @@ class AdaptiveThresholds:
         (n1, r), n2 = L.shape, len(R)
         fitted = min(_MOST_FITTED, r * (n1 + n2 - r) / (observed * n1 * n2))
         sigma = self.core.sigma / math.sqrt(1 - fitted)
-        gaussian = all(np.mean(residuals > k * sigma) <= share for k, share in _GAUSSIAN_TAILS)
+        beyond = ((float(np.mean(residuals > k * sigma)), share) for k, share in _GAUSSIAN_TAILS)
+        gaussian = all(found <= share + _BY_CHANCE * math.sqrt(share / len(residuals)) for found, share in beyond)
         self._last, self._factor, self._floor = math.inf, _OPEN if gaussian else _REFINED, self.core.sigma
 
     @property
