@@ -10,9 +10,16 @@ What is not finite has no decomposition: these functions raise what NumPy, or to
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+
+@lru_cache
+def upper_triangle(n: int) -> tuple[Any, Any]:
+    """Return the rows and columns of the upper triangle of an (n, n) matrix, not to be changed in place."""
+    return np.triu_indices(n)
 
 
 def svd(M: Any, *, full_matrices: bool = True) -> tuple[Any, Any, Any]:  # M (..., m, n)

@@ -12,6 +12,7 @@ import torch
 
 from lrpca.core.devices import rounds_products
 from lrpca.core.influence import Levels
+from lrpca.core.linalg import upper_triangle
 
 # Entries of a block, and its most columns: sums along longer rows are of sums in double precision.
 _BLOCK, _COLUMNS = 1 << 22, 1 << 14
@@ -125,7 +126,7 @@ def unpack_pairs(
     rank: int,
 ) -> Any:
     """Return Hermitian matrices (n, r, r) from their upper triangles."""
-    k, h = np.triu_indices(rank)
+    k, h = upper_triangle(rank)
     place = np.zeros((rank, rank), np.int64)
     place[k, h] = place[h, k] = np.arange(len(k))
     full = packed[:, torch.from_numpy(place.ravel()).to(packed.device)].reshape(len(packed), rank, rank)

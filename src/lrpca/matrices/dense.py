@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lrpca.core.influence import Levels
+from lrpca.core.linalg import upper_triangle
 from lrpca.core.passes import Pass
 from lrpca.kernels.threads import Threads
 from lrpca.matrices.partition import Rectangle, partition
@@ -244,7 +245,7 @@ class DenseMatrix:
         n1, n2 = self._rows.shape
         rank, ka, kb = L.shape[1], A.shape[1], B.shape[1]
         L_rows, B_rows = cpu.padded_rows(L, dtype, least=cpu.padded(rank)), cpu.padded_rows(B, dtype)
-        above = np.triu_indices(rank if grams else 0)  # without Grams, products of components are empty
+        above = upper_triangle(rank if grams else 0)  # without Grams, products of components are empty
         pairs = len(above[0])
         stretch = cpu.tiles_in_cache(rank + ka + kb + 2 * pairs, dtype.itemsize)
         # A level beyond the range of single precision is as good as infinite.
@@ -431,7 +432,7 @@ def _unpack_pairs(
     rank: int,
 ) -> Any:
     full = np.empty((packed.shape[0], rank, rank), packed.dtype)
-    k, h = np.triu_indices(rank)
+    k, h = upper_triangle(rank)
     full[:, k, h] = packed
     full[:, h, k] = packed.conj()
     return full

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lrpca.core.linalg import upper_triangle
+
 RIDGE = 1e-7
 LAD_ITERATIONS, LAD_DECAY = 20, 0.7
-# Sets of entries that are tried.
-_SUBSETS = 64
+# Sets of entries that are tried, and how many residuals are held for some of them.
+_SUBSETS, _TOGETHER = 64, 1 << 19
 # Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
 # tried if no more than five kept entries say what it does.
 _EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.2
@@ -29,10 +31,23 @@ def refit_rows(
 ) -> tuple[Any, Any]:
     """Return coefficients of each row, (n1, r), and which rows became better, (n1,).
 
-    The starts are the present coefficients, least absolute deviations, and the best of many minimal subsets (RANSAC).
-    The fit that `costs` least, and so explains most, is taken. At last, rejected entries are exchanged for those that
-    stand against them (`exchanged_rows`).
+    Rows of which the majority is explained have no other fit: two fits share fewer entries than there are components.
+    The others have three starts: the present coefficients, least absolute deviations, and the best of many minimal
+    subsets (RANSAC). The fit that `costs` least, and so explains most, is taken. At last, rejected entries are
+    exchanged for those that stand against them (`exchanged_rows`).
     """
+    entries, kept = observed.sum(axis=1), np.sum(observed & (np.abs(Y - L @ R.T) <= cutoff), axis=1)
+    best, better = L.copy(), np.zeros(len(L), bool)
+    for some, refit in (((2 * kept < entries + R.shape[1]), _restarted_rows), (True, exchanged_rows)):
+        rows = np.flatnonzero((kept < entries) & some)
+        if len(rows):
+            best[rows], improved = refit(Y[rows], observed[rows], R, best[rows], cutoff)
+            better[rows] |= improved
+    return best, better
+
+
+def _restarted_rows(Y: Any, observed: Any, R: Any, L: Any, cutoff: float) -> tuple[Any, Any]:
+    """Return the coefficients of each row that cost least, and which are better than the present ones."""
     before = costs(Y, observed, R, L, cutoff)
     best, least = L.copy(), before - _LESS
     for fresh in (least_absolute_rows(Y, observed, R), minimal_subset_rows(Y, observed, R, cutoff)):
@@ -41,8 +56,7 @@ def refit_rows(
             loss = costs(Y, observed, R, start, cutoff)
             better = loss < least
             best[better], least = start[better], np.where(better, loss, least)
-    best, exchanged = exchanged_rows(Y, observed, R, best, cutoff)
-    return best, (least < before - _LESS) | exchanged
+    return best, least < before - _LESS
 
 
 def exchanged_rows(
@@ -65,8 +79,10 @@ def exchanged_rows(
         D = Ya - L[active] @ R.T
         kept = seen & (np.abs(D) <= cutoff)
         inverse = np.linalg.pinv(_grams(kept, R, RIDGE**2), hermitian=True)
-        leverage = np.einsum("jk,ikl,jl->ij", R, inverse, R.conj(), optimize=True).real
+        leverage = np.sum((R @ inverse) * R.conj(), axis=2).real
         leverage = np.where(seen & ~kept, leverage, 0)
+        if leverage.max(initial=0.0) <= LEVERAGE:
+            break
         pivots = np.argpartition(-leverage, min(_EXCHANGED, leverage.shape[1]) - 1, axis=1)[:, :_EXCHANGED]
         before = costs(Ya, seen, R, L[active], cutoff)
         least = before - _LESS
@@ -94,10 +110,10 @@ def costs(
     Y: Any,  # (n1, n2)
     observed: Any,  # (n1, n2)
     R: Any,  # (n2, r)
-    L: Any,  # (n1, r)
+    L: Any,  # (..., n1, r)
     cutoff: float,
 ) -> Any:
-    """Return the sum of ``½ log(1 + (D / cutoff)²)`` over each row, (n1,), in nats, and the price of its coefficients.
+    """Return the sum of ``½ log(1 + (D / cutoff)²)`` of each row, with the price of its coefficients, (..., n1).
 
     An outlier costs the logarithm of its distance: little where it is hardly beyond the cutoff, as in rows of more
     noise than others have. All gross ones cost the same. A coefficient costs the logarithm of how many times as large
@@ -105,9 +121,9 @@ def costs(
     """
     D = np.minimum(np.abs(Y - L @ R.T) / max(cutoff, 1e-150), _GROSS)
     there = np.sum(observed * np.abs(Y) ** 2, axis=1) / np.maximum(observed.sum(axis=1), 1)
-    fitted = np.einsum("ik,kl,il->i", L, R.T @ R.conj(), L.conj(), optimize=True).real / len(R)
+    fitted = np.sum((L @ (R.T @ R.conj())) * L.conj(), axis=-1).real / len(R)
     price = 0.5 * R.shape[1] * np.log1p(fitted / np.maximum(there, 1e-300))
-    return 0.5 * np.sum(observed * np.log1p(D * D), axis=1) + price
+    return 0.5 * np.sum(observed * np.log1p(D * D), axis=-1) + price
 
 
 def solve_rows(
@@ -128,7 +144,7 @@ def solve_rows(
 def _grams(W: Any, R: Any, ridge: float) -> Any:
     """Return the normal equations of each row, (n1, r, r)."""
     rank = R.shape[1]
-    i, j = np.triu_indices(rank)
+    i, j = upper_triangle(rank)
     products = W @ (R[:, i].conj() * R[:, j])
     grams = np.empty((len(W), rank, rank), products.dtype)
     grams[:, j, i] = products.conj()
@@ -174,18 +190,21 @@ def minimal_subset_rows(
     best = np.zeros((len(Y), rank), np.result_type(Y, R))
     least = costs(Y, observed, R, best, cutoff)
     enough = observed.sum(axis=1) > rank
-    complete = bool(observed.all())
-    for _ in range(_SUBSETS if enough.any() else 0):
+    complete, rows = bool(observed.all()), np.arange(len(Y))
+    together = max(1, _TOGETHER // max(1, Y.size))
+    for first in range(0, _SUBSETS if enough.any() else 0, together):
+        count = min(together, _SUBSETS - first)
         if complete:
-            chosen = rng.choice(n, rank, replace=False)
-            fresh = _interpolating(R[chosen], Y[:, chosen].T).T
+            chosen = np.array([rng.choice(n, rank, replace=False) for _ in range(count)])
+            fresh = np.swapaxes(_interpolating(R[chosen], Y[:, chosen].transpose(1, 2, 0)), 1, 2)
         else:
             # Every row has its own, of what is observed of it.
-            chosen = np.argpartition(rng.random(Y.shape) + ~observed, rank - 1, axis=1)[:, :rank]
-            fresh = _interpolating(R[chosen], np.take_along_axis(Y, chosen, 1)[:, :, None])[:, :, 0]
+            chosen = np.argpartition(rng.random((count, *Y.shape)) + ~observed, rank - 1, axis=2)[..., :rank]
+            fresh = _interpolating(R[chosen], np.take_along_axis(Y[None], chosen, 2)[..., None])[..., 0]
         loss = costs(Y, observed, R, fresh, cutoff)
-        better = enough & (loss < least)
-        best[better], least = fresh[better], np.where(better, loss, least)
+        best_of = loss.argmin(axis=0)
+        better = enough & (loss[best_of, rows] < least)
+        best[better], least = fresh[best_of, rows][better], np.where(better, loss[best_of, rows], least)
     return best
 
 

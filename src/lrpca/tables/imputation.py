@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lrpca.core.factors import normal_form, product_norm
-from lrpca.core.linalg import eigh
+from lrpca.core.linalg import eigh, upper_triangle
 from lrpca.decomposition.result import Decomposition
 from lrpca.kernels.scale import residual_core, rounding_level
 from lrpca.kernels.threads import Threads
@@ -189,7 +189,7 @@ def _measure_quantiles(take: Take, side: _Side, other: _Side, threads: Threads) 
 def _update(take: Take, side: _Side, other: _Side, noise: _Noise, threads: Threads) -> float:
     """Solve all rows of one factor, the other fixed, and measure their noise; return the common noise level."""
     n, r = side.mean.shape
-    upper = np.triu_indices(r)
+    upper = upper_triangle(r)
     # E[r_j r_jᵀ], the upper triangle.
     pairs = other.mean[:, upper[0]] * other.mean[:, upper[1]] + other.covariance[:, upper[0], upper[1]]
     mean, covariance = np.empty((n, r)), np.empty((n, r, r))

@@ -158,9 +158,9 @@ def test_complex_numbers() -> None:
     assert error(fit.L @ fit.R.T, X) < 1e-3
 
 
-@pytest.mark.parametrize("seed", (151, 6034))
+@pytest.mark.parametrize("seed", (59, 71))
 def test_a_fit_that_no_half_finds_again_is_not_called_converged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups and blocks of rows with structured outliers: many fits are at rest, and this one is wrong."""
+    """Structured outliers: many fits are at rest, and this one is wrong."""
     problem = random_problem(seed)
     d = quiet(problem.Y, problem.given)
     assert problem.error(d.low_rank) > 0.5 and d.reason == "stalled"
