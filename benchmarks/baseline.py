@@ -27,15 +27,13 @@ from lrpca.bench.measuring import Table, circumstances, compact_json, interleave
 from lrpca.core.environment import load_note
 from lrpca.testing import grid, planted, random_problem
 
-DRAWS = 5
-PROBLEMS = 2000
+DRAWS, PROBLEMS = 5, 2000
 # Seconds after which a call is stopped and counted as too slow.
 LIMIT = 20.0
 # A random problem is recovered below this error, or this many times the error of least squares on its clean entries.
 NEAR, TIMES_LEAST_SQUARES = 1e-2, 5.0
 SMALL = {"64 x 40, rank 1": ((64, 40), 1), "600 x 600, rank 5": ((600, 600), 5)}
-_SIDE = 8000
-_GPU_SIDE = 20000
+_SIDE, _GPU_SIDE = 8000, 20000
 
 
 def run_random(seeds: Sequence[int]) -> list[dict[str, Any]]:

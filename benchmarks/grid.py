@@ -87,8 +87,7 @@ def _notes(records: Sequence[Record], known: Sequence[PublishedRecord], chosen: 
             f"error above 1e-5. Solvers other than our default are stopped after {chosen.limit:g} s."
         )
     if SVD in present:
-        filled = "missing entries filled by the column's mean"
-        notes.append(f"{SVD} is the truncated SVD of Y, {filled}; it reports no convergence.")
+        notes.append(f"{SVD} is the truncated SVD of Y, gaps filled by the column's mean; it reports no convergence.")
     if _is_published(chosen) and not known:
         notes.append(ABSENT)
     return notes + (failures(records, DEFAULT) if DEFAULT in present else [])

@@ -178,8 +178,7 @@ def main(given: Sequence[str] | None = None) -> None:
         return
     tables = [Table("The default, given the rank only; median |residual| of the entries held out", WHOLE, whole)]
     if parts:
-        caption = "On a part that is small enough for PCP; median |residual| of the entries held out"
-        tables.append(Table(caption, PARTS, parts))
+        tables.append(Table("On a part small enough for PCP; median |residual| of the entries held out", PARTS, parts))
     notes = [
         f"{HELD_OUT:.0%} of the observed entries are held out as missing, drawn at random; the solvers get only the "
         "others. Videos are grey, one row per frame, uint8; traffic is float64, one row per pair of places.",

@@ -26,7 +26,6 @@ exclude_patterns = ["_build", *(f"gallery/*.{ending}" for ending in ("ipynb", "p
 # Tables that other pages include.
 exclude_patterns += [name for name in PAGES if name != "benchmarks.md"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-nitpicky = False
 # `name` in a docstring or an example is code, and a link if the API lists it.
 default_role = "py:obj"
 

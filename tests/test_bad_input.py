@@ -20,9 +20,6 @@ def spoiled(value: Any, dtype: Any = float) -> Any:
     return Y
 
 
-# ------------------------------------------------------------------------------------------ refused
-
-
 @pytest.mark.parametrize(
     ("Y", "message"),
     [

@@ -24,9 +24,6 @@ def problem() -> Problem:
     return small()
 
 
-# ------------------------------------------------------------------------------------------ recovery
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-7), ("float32", 3e-6)])
 def test_recovers_planted_problems(shape: str, dtype: str, within: float) -> None:
@@ -132,9 +129,6 @@ def test_default_needs_few_reads(problem: Problem) -> None:
     assert d.n_reads >= d.n_iter + 2
 
 
-# ------------------------------------------------------------------------------------------ weights of rows
-
-
 def projector(R: Any) -> Any:
     Q = np.linalg.qr(R)[0]
     return Q @ Q.conj().T
@@ -172,9 +166,6 @@ def test_integer_weights_are_like_repeated_rows() -> None:
 def test_equal_weights_change_nothing(problem: Problem) -> None:
     weighted = decompose(problem.Y, RANK, row_weight=np.full(120, 7))
     assert problem.error(weighted.low_rank) < 1e-7
-
-
-# ------------------------------------------------------------------------------------------ the rest
 
 
 def test_options(problem: Problem) -> None:

@@ -26,9 +26,6 @@ def write(folder: Path, content: Any, name: str = "model.json") -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------ numbers
-
-
 def test_numbers_of_the_layers_and_the_end() -> None:
     assert SMALL.layers == 2 and SMALL.at(3) is SMALL.at(100) is None
     assert SMALL.at(1) == (0.05, 1.4) and SMALL.at(2) == (0.02, 0.9)
@@ -85,9 +82,6 @@ def test_no_scaling_without_a_base_or_where_adaptive() -> None:
         assert s.scaled_to((77, 33), 4) is s
 
 
-# ------------------------------------------------------------------------------------------ refusals
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -129,8 +123,6 @@ def test_refused_numbers_are_named_with_a_remedy(change: dict[str, Any], message
     with pytest.raises(ValueError, match=message):
         Schedule(**{"thresholds": [0.1, 0.05], "steps": [0, 1], **change})
 
-
-# ------------------------------------------------------------------------------------------ JSON files
 
 positive = st.floats(1e-9, 1e6)
 
@@ -222,9 +214,6 @@ def test_binary_file_points_to_from_mat(tmp_path: Path) -> None:
         Schedule.load(path)
 
 
-# ------------------------------------------------------------------------------------------ shipped
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_model_loads(name: str) -> None:
     s = Schedule.load(name)
@@ -233,9 +222,6 @@ def test_every_shipped_model_loads(name: str) -> None:
     # The thresholds of the video model are grey levels, whatever the size of the frames: they are never scaled.
     unscaled = s.shape is None and s.rank is None and name == "video"
     assert s.kind == "adaptive" or (s.shape is not None and s.rank is not None) or unscaled
-
-
-# ------------------------------------------------------------------------------------------ .mat files
 
 
 def save_mat(path: Path, content: dict[str, Any]) -> Path:

@@ -318,9 +318,6 @@ def test_constant_and_zero_problems() -> None:
     assert np.allclose(batch.low_rank[0], 0) and np.allclose(batch.low_rank[1], 7, rtol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------ its parts
-
-
 def test_formulas_of_many_problems_are_those_of_each() -> None:
     from lrpca.batch import algebra
     from lrpca.core import factors as iteration

@@ -17,8 +17,6 @@ torch = pytest.importorskip("torch")
 
 from tests.helpers.batch_stacks import solve_as_on_a_gpu, stack_of  # noqa: E402
 
-# ------------------------------------------------------------------------------------------ one by one
-
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.uint8])
 def test_every_problem_is_solved_as_by_itself_to_the_bit(dtype: Any) -> None:
@@ -106,9 +104,6 @@ def test_schedules_and_options_reach_every_problem() -> None:
     batch = lrpca.decompose_batch(Ys, 2, schedule=schedule, tol=1e-4, options={"without": ["refine_cutoff"]})
     alone = lrpca.decompose(Ys[1], 2, schedule=schedule, tol=1e-4, options={"without": ["refine_cutoff"]})
     assert np.array_equal(batch.L[1], alone.L)
-
-
-# ------------------------------------------------------------------------------------------ warnings and errors
 
 
 def test_one_warning_counts_who_has_not_converged() -> None:

@@ -178,8 +178,6 @@ def test_normal_form_of_an_over_specified_rank_and_of_zero() -> None:
     assert not left.any() and not right.any() and not values.any()
 
 
-# ------------------------------------------------------------------------------------------ retraction
-
 SOME_ZERO = np.where(np.arange(N1) % 4 == 2, 0.0, WEIGHT)
 
 
@@ -271,9 +269,6 @@ def test_retraction_of_components_that_are_not_there() -> None:
         assert np.isfinite(new.U).all() and np.isfinite(new.V).all()
         moved = (L * scale**2) @ R.T + dL @ (R * scale).T + (L * scale) @ dR.T
         np.testing.assert_allclose(product(new), truncated(moved, RANK), atol=1e-11)
-
-
-# ------------------------------------------------------------------------------------------ small systems
 
 
 @pytest.mark.parametrize("weight", (None, WEIGHT), ids=["plain", "weighted"])

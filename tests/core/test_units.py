@@ -20,8 +20,6 @@ from lrpca.testing import planted
 PROBLEM = planted((70, 60), rank=2, outlier_fraction=0.1, outlier_size=5, random_state=0)
 GAPPY = planted((70, 60), rank=2, outlier_fraction=0.1, outlier_size=5, missing=0.2, noise=0.01, random_state=1)
 
-# ------------------------------------------------------------------------------------------ schedules and options
-
 
 def assert_runaway(d: Decomposition) -> None:
     """A run that left the range of numbers ends with the last factors that were numbers, and says so."""
@@ -75,9 +73,6 @@ def test_options_that_are_no_floating_point_numbers() -> None:
 
 def test_more_samples_than_rows() -> None:
     assert decompose(PROBLEM.Y, 2, method="ircur", options={"oversampling": 1e308}).converged
-
-
-# ------------------------------------------------------------------------------------------ data
 
 
 def equivariant(method: str, power: int, problem: Any = PROBLEM, **keywords: Any) -> None:
@@ -205,9 +200,6 @@ def test_a_large_entry_beside_large_data() -> None:
     Y[3, 4] = 1e70
     d, scaled = decompose(Y, 2), decompose(Y * 2.0**334, 2)
     np.testing.assert_array_equal(scaled.L, d.L * 2.0**167)
-
-
-# ------------------------------------------------------------------------------------------ tables
 
 
 def table(columns: int, dtype: type = np.float64) -> Any:

@@ -29,9 +29,6 @@ def result(problem: Problem) -> Decomposition:
     return lrpca.decompose(problem.Y, RANK)
 
 
-# ------------------------------------------------------------------------------------------ factors
-
-
 @pytest.mark.parametrize("dtype", (np.float64, np.float32, np.complex128))
 def test_factors_are_in_normal_form(dtype: Any) -> None:
     case = planted(SHAPE, rank=RANK, outlier_fraction=0.1, outlier_size=5, condition=4, dtype=dtype)
@@ -59,9 +56,6 @@ def test_facts(result: Decomposition) -> None:
 @pytest.mark.parametrize("reason", REASONS)
 def test_converged_means_tolerance_or_noise_floor(result: Decomposition, reason: str) -> None:
     assert replace(result, reason=reason).converged is (reason in ("tol", "noise_floor"))
-
-
-# ------------------------------------------------------------------------------------------ lazy parts
 
 
 def test_lazy_parts_are_made_once_and_only_when_asked(problem: Problem) -> None:
@@ -130,9 +124,6 @@ def test_thresholds_of_their_own_for_rows_or_columns(problem: Problem, result: D
     np.testing.assert_array_equal(d.outliers, expected)
 
 
-# ------------------------------------------------------------------------------------------ diagnosis
-
-
 def test_diagnosis_counts_kept_entries(problem: Problem, result: Decomposition) -> None:
     share = result.diagnosis.kept_by_row
     assert share.shape == (SHAPE[0],) and result.diagnosis.kept_by_column.shape == (SHAPE[1],)
@@ -140,9 +131,6 @@ def test_diagnosis_counts_kept_entries(problem: Problem, result: Decomposition) 
     assert np.mean(share) == pytest.approx(0.9, abs=0.03)
     assert len(result.diagnosis.rows_without_influence) == len(result.diagnosis.columns_without_influence) == 0
     assert result.diagnosis.messages == []
-
-
-# ------------------------------------------------------------------------------------------ files
 
 
 def assert_equal(a: Decomposition, b: Decomposition) -> None:

@@ -67,9 +67,6 @@ def same(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(got.numpy(), want)
 
 
-# ------------------------------------------------------------------------------------------ tensors on the CPU
-
-
 LAYOUTS = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T.contiguous().T,
@@ -169,9 +166,6 @@ def test_rank_is_found(problem: Problem, tensor: Any, rank: Any) -> None:
     assert decompose(TensorMatrix(tensor), rank).rank == want.rank
 
 
-# ------------------------------------------------------------------------------------------ what goes with them
-
-
 MASKS = {"full": (90, 70), "by row": (90, 1), "by column": (1, 70)}
 
 
@@ -235,9 +229,6 @@ def test_callbacks_see_tensors(tensor: Any, way: Any) -> None:
         assert L.dtype == R.dtype == torch.float32 and (L.shape, R.shape) == ((90, RANK), (70, RANK))
     assert near(seen[-1][0] @ seen[-1][1].T, d.low_rank, 1e-4)
     assert all(isinstance(record.change, float) for record in d.history)
-
-
-# ------------------------------------------------------------------------------------------ refusals
 
 
 REFUSED = {
@@ -333,9 +324,6 @@ def test_ranks_in_tensors_are_refused(tensor: Any, rank: Any) -> None:
         lrpca.decompose_batch(tensor[None], rank)
     with pytest.raises(ValueError, match=r"is not an integer; give one from 1 to 70"):
         decompose(tensor, torch.tensor([3, 4]))  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------------ the result
 
 
 def test_results_of_the_device_path(problem: Problem, on_device: Any, by_numpy: Any) -> None:
@@ -463,9 +451,6 @@ def test_estimators_take_tensors_on_the_cpu(problem: Problem, tensor: Any) -> No
             call(tensor.to_sparse())
     weighted = model.fit(tensor, sample_weight=torch.full((90,), 2.0).requires_grad_())
     np.testing.assert_array_equal(weighted.components_, model.fit(problem.Y, sample_weight=2.0).components_)
-
-
-# ------------------------------------------------------------------------------------------ memory
 
 
 def test_memory_errors_say_what_to_do_and_keep_nothing(tensor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

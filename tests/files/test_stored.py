@@ -63,9 +63,6 @@ def in_npy(folder: Path, array: Any, name: str = "Y.npy") -> Path:
     return folder / name
 
 
-# ------------------------------------------------------------------------------------------ the same answer
-
-
 STORES: dict[str, Callable[[Path], Any]] = {
     "zarr 2": lambda folder: in_zarr(folder, Y, zarr_format=2),
     "zarr 3": lambda folder: in_zarr(folder, Y, zarr_format=3),
@@ -181,9 +178,6 @@ def test_masks_of_rows_and_columns(axis: int, kind: str, tmp_path: Path) -> None
     assert_same(got, want, 1e-5)
 
 
-# ------------------------------------------------------------------------------------------ what is read, and how
-
-
 @pytest.mark.parametrize("limits", ("one", "rows", "columns"))
 def test_outliers_block_by_block(limits: str, tmp_path: Path) -> None:
     d = decompose(Y, RANK)
@@ -272,9 +266,6 @@ def test_memory_does_not_grow_with_the_matrix(tmp_path: Path) -> None:
     in_zarr(tmp_path, pattern[:100, :100], "Y-small")
     before, most = json.loads(run_python(_MEMORY, tmp_path / "Y", n1, n2, PYTHONWARNINGS="ignore"))
     assert most - before < 0.35 * n1 * n2 * 4
-
-
-# ------------------------------------------------------------------------------------------ damage
 
 
 def spoil_zarr(folder: Path, version: int, *, cut: bool) -> Path:
@@ -369,9 +360,6 @@ def test_inf_is_named_by_its_place_in_the_matrix(tmp_path: Path) -> None:
             decompose(in_zarr(tmp_path, spoiled, f"{method}.zarr"), RANK, method=method)
 
 
-# ------------------------------------------------------------------------------------------ what is no matrix
-
-
 def folder_of(path: Path) -> Path:
     path.mkdir()
     return path
@@ -453,9 +441,6 @@ def test_masks_that_do_not_fit(tmp_path: Path) -> None:
         decompose(stored, RANK, mask=h5py.File(in_hdf5(tmp_path, Y[0] > 0, "m.h5"))["Y"])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         decompose(stored, RANK, mask=tmp_path / "mask.npy")
-
-
-# ------------------------------------------------------------------------------------------ using the result
 
 
 @pytest.mark.parametrize("rank", ("auto", 0.999))

@@ -313,8 +313,6 @@ def test_fused_equals_specification(
     assert_same(fused(case, level, energy=True, grams=grams), specified(case, level, grams=grams), case)
 
 
-# ------------------------------------------------------------------------------------------ compiled once
-
 FIRST_CALL = """
 import time
 import hashlib

@@ -17,8 +17,6 @@ from lrpca.matrices.partition import partition
 from lrpca.testing import planted
 from tests.helpers.python import run_python
 
-# ------------------------------------------------------------------------------------------ the partition
-
 
 @given(n1=st.integers(1, 5000), n2=st.integers(1, 5000), width=st.integers(0, 40), by_rows=st.booleans())
 def test_partition_covers_every_entry_once_in_multiples_of_four(n1: int, n2: int, width: int, by_rows: bool) -> None:
@@ -37,9 +35,6 @@ def test_counts_of_a_part_are_exact_in_single_precision() -> None:
     assert longest <= 2**24
 
 
-# ------------------------------------------------------------------------------------------ the pool
-
-
 def test_map_keeps_order_and_passes_errors_on() -> None:
     threads = Threads()
     assert threads.map(lambda x: x * x, range(50)) == [x * x for x in range(50)]
@@ -48,8 +43,6 @@ def test_map_keeps_order_and_passes_errors_on() -> None:
     assert threads.map(lambda x: x, [7]) == [7]
     assert threads.map(lambda x: x, []) == []
 
-
-# ------------------------------------------------------------------------------------------ bits
 
 DIGEST = """
 import hashlib, warnings

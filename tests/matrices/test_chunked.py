@@ -39,8 +39,6 @@ def cut(chunks: Any, array: Any = Y) -> Any:
     return da.from_array(array, chunks=chunks)
 
 
-# ------------------------------------------------------------------------------------------ cuts
-
 ARRAYS: dict[str, Callable[[], Any]] = {
     "one chunk": lambda: cut(Y.shape),
     "rows": lambda: cut((50, 120)),
@@ -99,8 +97,6 @@ def test_large_chunks_of_any_shape_give_one_answer() -> None:
         np.testing.assert_array_equal(d.outliers[part].compute(), want.outliers[part])
 
 
-# ------------------------------------------------------------------------------------------ the grid
-
 GRID_SHAPES = [(1, 1), (7, 1), (1, 9), (100, 50), (1000, 3), (3, 1000)]
 GRID_CHUNKS = [None, (1, 1), (1, 50), (30, 25), (10_000, 10_000), (64, 7)]
 
@@ -131,9 +127,6 @@ def test_blocks_cover_the_matrix_once_in_whole_chunks(
     # Without chunks, four rows go together at least.
     most = block_bytes * (4 if chunks is None else 1)
     assert all(8 * np.prod(place.shape) <= max(most, least) for place in grid)
-
-
-# ------------------------------------------------------------------------------------------ one pass
 
 
 @pytest.mark.parametrize("masked", (False, True))
@@ -195,8 +188,6 @@ def test_graphs_of_the_input_are_not_computed_more_often_than_read(tmp_path: Pat
     assert len(log.read_text()) == 2
 
 
-# ------------------------------------------------------------------------------------------ missing entries
-
 HIDDEN = np.random.default_rng(0).random(Y.shape) < 0.1
 SPOILED = np.where(HIDDEN, np.float32(1e6), Y)
 MASKED: dict[str, Callable[[], tuple[Any, Any]]] = {
@@ -217,9 +208,6 @@ def test_missing_entries(kind: str) -> None:
     d = decompose(array, RANK, mask=mask)
     assert_same(d, decompose(SPOILED, RANK, mask=~HIDDEN))
     assert not d.outliers.compute()[HIDDEN].any()
-
-
-# ------------------------------------------------------------------------------------------ arguments of decompose
 
 
 @pytest.mark.parametrize("rank", (None, 0.999))
@@ -293,9 +281,6 @@ print(hashlib.sha256(d.L.tobytes() + d.R.tobytes()).hexdigest())
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     found = [run_python(_FACTORS, NUMBA_NUM_THREADS=n, DASK_NUM_WORKERS=n) for n in ("1", "3")]
     assert found[0] == found[1] != ""
-
-
-# ------------------------------------------------------------------------------------------ what goes wrong
 
 
 def blocks_that(function: Callable[[Any], Any], where: tuple[int, int] = (2, 1)) -> Any:

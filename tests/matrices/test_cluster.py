@@ -117,9 +117,6 @@ def tasks(client: Any) -> int:
     return count
 
 
-# ------------------------------------------------------------------------------------------ the same answer
-
-
 def test_two_processes_give_the_answer_of_one(client: Any, keeping: str, want: Decomposition) -> None:
     told: list[Reading] = []
     matrix = accept_large(cut(), tell=told.append)
@@ -174,9 +171,6 @@ def test_other_schedulers_are_used_where_dask_is_told_so(client: Any, want: Deco
             assert active_client() is client
 
 
-# ------------------------------------------------------------------------------------------ accidents
-
-
 def test_a_worker_that_is_killed_between_passes(mortal: Any, want: Decomposition) -> None:
     def kill(state: State) -> None:
         if state.iteration == 2:
@@ -229,8 +223,6 @@ def test_a_damaged_chunk_names_itself(client: Any, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"^Y\[70:140, 90:120\] could not be read from .*Y\.zarr"):
         decompose(tmp_path / "Y.zarr", RANK)
 
-
-# ------------------------------------------------------------------------------------------ a cluster that goes away
 
 _SCHEDULER = """
 import sys

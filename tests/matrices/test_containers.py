@@ -23,9 +23,6 @@ def problem() -> Problem:
     return small()
 
 
-# ------------------------------------------------------------------------------------------ containers
-
-
 def close(got: Any, want: Any, within: float = 1e-9) -> bool:
     return bool(np.linalg.norm(got.low_rank - want.low_rank) <= within * np.linalg.norm(want.low_rank))
 

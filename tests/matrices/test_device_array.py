@@ -39,9 +39,6 @@ def on_device(array: Any) -> DeviceArray:
     return DeviceArray(torch.from_numpy(np.array(array)))
 
 
-# ------------------------------------------------------------------------------ the formulas of an iteration
-
-
 def step_of(rank: int, *, seed: int = 0, dtype: Any = np.float64, size: float = 1.0) -> tuple[Any, ...]:
     """Return orthogonal factors of very different strength, and a pass over them."""
     n1, n2 = 70, 50
@@ -142,9 +139,6 @@ def test_norms_of_products_and_of_steps() -> None:
     assert iteration.all_finite(x, y)
     L[3, 1] = np.inf
     assert not iteration.all_finite(on_device(L), y) and not iteration.all_finite(y, on_device(L))
-
-
-# ------------------------------------------------------------------------------ steps and samples
 
 
 def fit(off: float, seed: int = 0) -> tuple[Any, Any, Any, float]:

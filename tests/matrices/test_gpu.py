@@ -57,9 +57,6 @@ def result(tensor: Any) -> Any:
     return decompose(tensor, RANK)
 
 
-# ------------------------------------------------------------------------------------------ the contract
-
-
 def solver_by(method: str) -> Any:
     return lambda Y, rank: decompose(put(Y), rank, method=method).to_numpy()
 
@@ -69,9 +66,6 @@ def solver_by(method: str) -> Any:
 @pytest.mark.parametrize("method", ("lrpca", "sampled"))
 def test_contract(method: str, check: str) -> None:
     Contract(solver_by(method), accuracy=1e-7, single=5e-6).check(check)
-
-
-# ------------------------------------------------------------------------------------------ the same answer
 
 
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -154,9 +148,6 @@ def test_settings_of_the_caller_change_nothing(tensor: Any) -> None:
         with setting:
             assert torch.equal(decompose(Y, RANK).sparse, sparse)
             assert torch.equal(decompose(Y.cpu(), RANK).L, by_cpu.L)
-
-
-# ------------------------------------------------------------------------------------------ what goes in
 
 
 LAYOUTS = {
@@ -252,9 +243,6 @@ def test_estimators_refuse(tensor: Any) -> None:
         lrpca.RobustPCA(RANK).fit(tensor)
 
 
-# ------------------------------------------------------------------------------------------ the result
-
-
 def test_results_live_there_and_travel(problem: Any, tensor: Any, result: Any, tmp_path: Path) -> None:
     assert isinstance(result, TensorDecomposition) and result.device == tensor.device
     want = decompose(problem.Y, RANK)
@@ -269,9 +257,6 @@ def test_results_live_there_and_travel(problem: Any, tensor: Any, result: Any, t
     assert copied.device == tensor.device and torch.equal(copied.sparse, result.sparse)
     for _, residual, outlying in result.residual_blocks():
         assert isinstance(residual, np.ndarray) and isinstance(outlying, np.ndarray)
-
-
-# ------------------------------------------------------------------------------------------ memory
 
 
 @pytest.fixture(scope="module")
@@ -362,9 +347,6 @@ def test_memory_errors_say_what_to_do(large: Any) -> None:
         with pytest.raises(MemoryError, match=r"Ys\.shape=\(8, 1000, 8000\) needs .*; delete tensors"):
             lrpca.decompose_batch(large.view(8, 1000, 8000), 5)
     assert d.low_rank.shape == large.shape
-
-
-# ------------------------------------------------------------------------------------------ the kernel
 
 
 SHAPES = ((1, 1), (1, 700), (700, 1), (7, 1000), (1000, 7), (513, 1025))

@@ -202,9 +202,6 @@ def _counted(function: Callable[..., Any], counts: list[int]) -> Callable[..., A
     return counted
 
 
-# ---------------------------------------------------------------------------------------------- the matrix
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "uint8", "int16", "int64", "complex64"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_looks_like_a_dense_matrix(dtype: str, masked: bool) -> None:

@@ -174,9 +174,6 @@ def test_large_data_that_are_computed_roughly(path: Path) -> None:
     assert taken_up == [np.float32]
 
 
-# ------------------------------------------------------------------------------------------ kills
-
-
 def test_a_killed_process(path: Path) -> None:
     """SIGKILL, which nobody can catch, while iterations take a third of a second."""
     script = f"""
@@ -203,9 +200,6 @@ def test_a_killed_process(path: Path) -> None:
     assert_same(got, solve(EXACT.Y, RANK))
     assert 1 < seen[0] <= got.n_iter
     assert not path.exists()
-
-
-# ------------------------------------------------------------------------------------------ ends
 
 
 def test_a_run_that_ends_at_max_iter_can_go_on(path: Path) -> None:
@@ -259,9 +253,6 @@ def test_a_relative_path_means_where_the_run_began(path: Path, monkeypatch: pyte
     assert path.exists() and not any(elsewhere.iterdir())
 
 
-# ------------------------------------------------------------------------------------------ the rank unknown
-
-
 def interrupt_after(calls: int, *args: Any, **arguments: Any) -> None:
     left = [calls]
 
@@ -302,9 +293,6 @@ def test_a_search_leaves_the_files_of_others_alone(path: Path) -> None:
     with pytest.raises(ValueError, match=r"belongs to another run \(its search for the rank is True, not False\)"):
         solve(EXACT.Y, json.loads(str(np.load(path)["facts"]))["fingerprint"]["rank"], path)
     assert path.read_bytes() == content
-
-
-# ------------------------------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,6 @@ def problem_of(shape: tuple[int, int], noise: float, *, hard: bool) -> Problem:
     return planted(shape, rank=RANK, noise=noise, random_state=100 + hard, **outliers)
 
 
-# ------------------------------------------------------------------------------------------ the rank
-
-
 @pytest.mark.parametrize(
     ("missing", "noise", "hard"),
     [*((1, noise, hard) for noise in NOISE for hard in (False, True)), (2, NOISE[-1], True)],
@@ -76,9 +73,6 @@ def test_rank_too_large_and_outliers_gathered_in_few_rows(shape: tuple[int, int]
     assert d.converged and not wrong(problem, problem.error(d.low_rank))
 
 
-# ------------------------------------------------------------------------------------------ dense outliers
-
-
 @pytest.mark.parametrize("fraction", (0.65, 0.8))
 def test_most_entries_are_outliers(fraction: float) -> None:
     problem = planted((600, 600), rank=RANK, outlier_fraction=fraction, random_state=11)
@@ -87,9 +81,6 @@ def test_most_entries_are_outliers(fraction: float) -> None:
     assert problem.error(d.low_rank) < 1e-3
     assert d.converged and d.n_iter < 60
     assert d.outlier_fraction == pytest.approx(fraction, abs=0.02)
-
-
-# ------------------------------------------------------------------------------------------ the grid
 
 
 def one_of_each_kind() -> list[Case]:

@@ -44,9 +44,6 @@ def solve(method: str, Y: Any = PROBLEM.Y, rank: Any = RANK, **arguments: Any) -
     return lrpca.decompose(Y, rank, method=method, **arguments)
 
 
-# ------------------------------------------------------------------------------------------ registry
-
-
 @every_method
 def test_the_registry_and_the_solver_agree(method: str) -> None:
     known = METHODS[method]
@@ -73,9 +70,6 @@ def test_rows_and_columns_of_which_nothing_is_known_are_told(method: str) -> Non
     with pytest.warns(lrpca.DiagnosisWarning, match=r"without influence \(.*all entries are missing"):
         d = solve(method, Y, max_iter=20)
     assert 3 in d.diagnosis.rows_without_influence and 5 in d.diagnosis.columns_without_influence
-
-
-# ------------------------------------------------------------------------------------------ options
 
 
 @every_method
@@ -122,9 +116,6 @@ def test_options_that_would_not_be_used_are_refused(method: str, options: dict[s
 def test_options_that_are_none_count_as_not_given(method: str) -> None:
     options = dict.fromkeys(METHODS[method].options)
     np.testing.assert_array_equal(solve(method, options=options).L, solve(method).L)
-
-
-# ------------------------------------------------------------------------------------------ bad input
 
 
 @every_method
@@ -214,9 +205,6 @@ def test_other_arguments(method: str, arguments: dict[str, Any], message: str) -
         solve(method, **arguments)
 
 
-# ------------------------------------------------------------------------------------------ capabilities
-
-
 @every_method
 @pytest.mark.parametrize("name", ("start", "schedule", "row_weight"))
 def test_arguments_that_are_not_used_are_refused(method: str, name: str) -> None:
@@ -253,9 +241,6 @@ def test_a_start_at_the_result_saves_passes(method: str) -> None:
     d = solve(method)
     again = solve(method, start=(d.L, d.R), options={name: d.settings[name] for name in d.estimated})
     assert again.converged and again.n_reads < d.n_reads and PROBLEM.error(again.low_rank) < 1e-5
-
-
-# ------------------------------------------------------------------------------------------ on the way
 
 
 @every_method
@@ -338,9 +323,6 @@ def test_one_iteration(method: str) -> None:
             d = solve(method, max_iter=1)
     assert not d.converged and d.reason == "max_iter"
     assert np.isfinite(d.low_rank).all() and d.low_rank.shape == (100, 90)
-
-
-# ------------------------------------------------------------------------------------------ settings
 
 
 @every_method

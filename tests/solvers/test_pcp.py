@@ -32,9 +32,6 @@ def solve(Y: Any, rank: Any = None, **arguments: Any) -> Any:
     return lrpca.decompose(Y, rank, method="pcp", **arguments)
 
 
-# ------------------------------------------------------------------------------------------ optimality
-
-
 @pytest.mark.parametrize(
     ("changes", "algorithm"), [*((c, "ialm") for c in RECOVERABLE), *((c, "admm") for c in RECOVERABLE[3:])], ids=str
 )
@@ -91,9 +88,6 @@ def test_a_given_weight_is_that_of_the_program(factor: float) -> None:
     assert pcp_violation(problem.Y, d.low_rank) > WRONG
 
 
-# ------------------------------------------------------------------------------------------ pyrpca
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -127,9 +121,6 @@ def test_partial_svds_lead_where_full_ones_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("lrpca.solvers.shrinkage._FEW", 10_000)
     full = solve(problem.Y, max_iter=15)
     assert 0 < np.linalg.norm(partial.low_rank - full.low_rank) < 1e-5 * np.linalg.norm(full.low_rank)
-
-
-# ------------------------------------------------------------------------------------------ settings and ranks
 
 
 def test_settings_as_used() -> None:

@@ -39,9 +39,6 @@ def solve(
 PLAIN, NOISY = make(), make(noise=0.01)
 
 
-# ------------------------------------------------------------------------------------------ what it finds
-
-
 @pytest.mark.parametrize(
     ("changes", "accuracy"),
     [
@@ -96,9 +93,6 @@ def test_the_diagnosis_counts_every_entry_once_y_was_read() -> None:
     assert d.outlier_fraction == pytest.approx(0.1, abs=0.02)
 
 
-# ------------------------------------------------------------------------------------------ ranks
-
-
 @pytest.mark.parametrize("problem", (PLAIN, NOISY), ids=("exact", "noise"))
 def test_a_rank_too_large(problem: Problem) -> None:
     d = solve(problem.Y, RANK + 2)
@@ -134,9 +128,6 @@ def test_a_component_that_the_noise_of_the_block_hides_is_found() -> None:
     errors = [np.linalg.norm(one.low_rank - problem.X - weak) for one in (d, full)]
     assert d.diagnosis.components == RANK + 1 and errors[0] < 1.02 * errors[1] < np.linalg.norm(weak)
     assert [record.iteration for record in d.history] == list(range(1, d.n_iter + 1)) and d.n_iter > 2
-
-
-# ------------------------------------------------------------------------------------------ nothing silently wrong
 
 
 def drawn_rows(monkeypatch: pytest.MonkeyPatch, Y: Any) -> Any:
@@ -202,9 +193,6 @@ def test_outliers_in_blocks_are_no_component() -> None:
     assert d.reason == "noise_floor" and "fallback" not in d.settings and NOISY.error(d.low_rank) < 1.2e-3
 
 
-# ------------------------------------------------------------------------------------------ limits
-
-
 def test_small_matrices_are_solved_by_the_full_method() -> None:
     problem = planted((300, 200), rank=3, random_state=1)
     d, full = decompose(problem.Y, 3, method="sampled"), decompose(problem.Y, 3)
@@ -232,9 +220,6 @@ def test_no_tolerance_passes_on() -> None:
     assert d.n_iter == 6 and d.reason == "max_iter" and d.n_reads == pytest.approx(5 + SHARE, abs=1e-3)
     changes = [record.change for record in d.history]
     assert changes[0] is None and all(b < 0.5 * a for a, b in zip(changes[1:4], changes[2:5], strict=True))
-
-
-# ------------------------------------------------------------------------------------------ samples in groups
 
 
 def test_large_matrices_are_sampled_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,9 +266,6 @@ def test_solutions_of_large_matrices_are_as_good(monkeypatch: pytest.MonkeyPatch
         assert d.converged and d.rank == RANK and NOISY.error(d.low_rank) < 1.1e-3
     d = decompose(PLAIN.Y, RANK, method="accaltproj")
     assert d.converged and PLAIN.error(d.low_rank) < 3e-6
-
-
-# ------------------------------------------------------------------------------------------ auto
 
 
 def test_the_rule_of_auto() -> None:

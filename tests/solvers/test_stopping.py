@@ -25,9 +25,6 @@ def problem() -> Problem:
     return small()
 
 
-# ------------------------------------------------------------------------------------------ how runs end
-
-
 def test_zero_tolerance_stays_at_the_solution(problem: Problem) -> None:
     """Long after convergence, with residuals at rounding, nothing drifts or fills up."""
     d = decompose(problem.Y, RANK, tol=0, max_iter=60)
@@ -106,9 +103,6 @@ def test_warm_start_of_bytes_and_complex() -> None:
     assert case.error(decompose(case.Y, RANK, start=(d.L, d.R)).low_rank) < 1e-7
     # Real factors are a legitimate start for complex data.
     assert case.error(decompose(case.Y, RANK, start=(d.L.real, d.R.real)).low_rank) < 1e-6
-
-
-# ------------------------------------------------------------------------------------------ absolute schedules
 
 
 def typical(Y: Any) -> float:

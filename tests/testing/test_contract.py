@@ -95,9 +95,6 @@ def test_method(method: str, check: str) -> None:
         contract_of(method).check(check)
 
 
-# ------------------------------------------------------------------------------------------ the contract can fail
-
-
 def good(Y: Any, rank: Any) -> Any:
     """Return what the default finds."""
     return lrpca.decompose(Y, rank).low_rank

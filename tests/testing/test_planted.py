@@ -153,9 +153,6 @@ def test_shapes_that_are_none(shape: Any) -> None:
         planted(shape, rank=2)
 
 
-# ------------------------------------------------------------------------------------------ the oracle
-
-
 @pytest.mark.parametrize("dtype", (float, complex))
 @pytest.mark.parametrize("shape", [(30, 25), (12, 60)])
 def test_oracle_error_against_dense_projections(dtype: Any, shape: tuple[int, int]) -> None:
@@ -192,9 +189,6 @@ def test_rules_of_recovery() -> None:
     assert not wrong(noisy, 4.9 * oracle) and wrong(noisy, 5.1 * oracle)
     for problem in (exact, noisy):
         assert wrong(problem, np.nan) and not recovered(problem, np.nan)
-
-
-# ------------------------------------------------------------------------------------------ the grid
 
 
 def test_cases_are_seeded() -> None:

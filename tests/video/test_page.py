@@ -65,9 +65,6 @@ def tiles(picture):
     return [picture[row * h : (row + 1) * h, column * w : (column + 1) * w] for row in (0, 1) for column in (0, 1)]
 
 
-# ------------------------------------------------------------------------------------------- the preview
-
-
 def test_the_four_tiles_show_the_same_frame(tmp_path):
     contents = fill(Preview(HEIGHT, WIDTH, RATE, N, tmp_path), N)
     assert (contents.step, contents.rate, contents.height, contents.width) == (1, RATE, HEIGHT, WIDTH)
@@ -194,9 +191,6 @@ def test_any_rate_gives_a_video(tmp_path, rate):
         assert float(container.streams.video[0].average_rate) == pytest.approx(contents.rate, rel=1e-4)
 
 
-# ------------------------------------------------------------------------------------------- busiest moments
-
-
 def bumpy(index):
     """Three hills over a plain without foreground."""
     return sum(top * max(0.0, 1 - abs(index - where) / 20) for where, top in ((100, 0.3), (400, 0.5), (430, 0.2)))
@@ -233,9 +227,6 @@ def test_a_moment_shows_the_outline_of_its_mask(tmp_path):
     assert np.corrcoef(small[60, 40], preview_module.OUTLINE)[0, 1] > 0.9  # JPEG makes it paler
     assert (coloured & outline(mask)).sum() > 0.95 * outline(mask).sum()
     assert not coloured[35:85, 45:115].any() and not coloured[:25].any()
-
-
-# ------------------------------------------------------------------------------------------- the page's text
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +275,6 @@ def test_a_page_without_a_preview_says_so():
     nothing = PreviewContents(b"", RATE, HEIGHT, WIDTH, 1, [])
     html = render_page(Report("Nothing", 0, RATE, np.zeros(0), [("Rank", "2")], [], nothing))
     assert "There is no preview" in html and "<video" not in html and "Busiest" not in html
-
-
-# ------------------------------------------------------------------------------------------- in a browser
 
 
 class Browser:

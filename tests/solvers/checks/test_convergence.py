@@ -81,9 +81,6 @@ def test_other_fits_keep_a_rank_too_small_from_passing(given: int, seed: int) ->
     assert trusting.converged and wrong(problem, problem.error(trusting.low_rank))
 
 
-# ------------------------------------------------------------------------------------------ what they cost
-
-
 def test_easy_problems_do_not_pay() -> None:
     """On a problem that needs no rule, they change nothing but rounding, and cost one pass."""
     problem = planted(**outliers(0.1), random_state=1)
@@ -98,9 +95,6 @@ def test_refitted_rows_count_as_a_read() -> None:
     whole, bare = run(problem, RANK), run(problem, RANK, *RULES)
     start = bare.n_reads - bare.n_iter
     assert whole.n_reads > whole.n_iter + start
-
-
-# ------------------------------------------------------------------------------------------ the option
 
 
 @pytest.mark.parametrize("names", ("refine_cutoff", ["refine_cutoff"], ("refine_cutoff",), {"refine_cutoff"}), ids=repr)
