@@ -13,7 +13,7 @@ import pytest
 from lrpca import Decomposition, decompose
 from lrpca.solvers.block import Block, Fit, anneal, fits, from_half
 from lrpca.solvers.checks.other_fits import OtherFits
-from lrpca.solvers.rank.selection import doubled, select_fit
+from lrpca.solvers.rank.selection import doubled, improved, select_fit
 from lrpca.testing import random_problem
 
 Planted = tuple[Any, Any, int]
@@ -215,3 +215,19 @@ def test_random_rows_are_no_reason_for_doubt(rank: int | None, columns: bool) ->
     assert d.converged and d.rank == 4
     assert error(found[6:], truth[6:]) < 1e-6
     assert np.abs(found[:6]).max() < 3 * np.abs(Y).max()
+
+
+def test_moves_do_not_go_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit may be preferred to another, and that one to the first, where both have outliers of their own."""
+    compared = []
+
+    def other_rank(self: Block, one: Fit, other: Fit) -> bool:
+        compared.append((one.L.shape[1], other.L.shape[1]))
+        assert len(compared) < 50
+        return one.L.shape[1] != other.L.shape[1]
+
+    Y = gaussian(np.random.default_rng(0), (40, 30), 3)
+    fit = next(fits(whole(Y), 2))
+    monkeypatch.setattr(Block, "is_better", other_rank)
+    improved(whole(Y), fit, 4)
+    assert (1, 2) in compared

@@ -55,9 +55,13 @@ def improved(block: Block, fit: Fit, most: int) -> Fit:
     """Return the best fit that moves from one lead to: refits, slower annealing, one component fewer or more."""
     moves = (refitted, reannealed, _narrower, lambda block, fit: _wider(block, fit, most))
     idle, k = 0, 0
+    left: set[int] = set()  # ranks: to prefer one fit to another is not transitive
     while idle < len(moves):
-        better = _best_of(block, [fit, moves[k % len(moves)](block, fit)])
-        idle, k, fit = 0 if better is not fit else idle + 1, k + 1, better
+        other, rank = moves[k % len(moves)](block, fit), fit.L.shape[1]
+        better = other.L.shape[1] not in left and block.is_better(other, fit)
+        if better and other.L.shape[1] != rank:
+            left.add(rank)
+        idle, k, fit = 0 if better else idle + 1, k + 1, other if better else fit
     return fit
 
 
