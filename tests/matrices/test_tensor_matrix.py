@@ -113,7 +113,7 @@ PROBLEMS: dict[str, Problem] = {
 # costs is a hundred times more.
 SENSITIVE = {
     "noisy": 1e-8,
-    "narrow": 1e-9,
+    "narrow": 1e-7,
     "one-sided": 1e-8,
     "row_weight": 1e-8,
     "noisy, rank too large": 1e-3,

@@ -14,7 +14,7 @@ from lrpca.core.linalg import upper_triangle
 RIDGE = 1e-7
 LAD_ITERATIONS, LAD_DECAY = 20, 0.7
 # Sets of entries that are tried, and how many residuals are held for some of them.
-_SUBSETS, _TOGETHER = 64, 1 << 19
+_SUBSETS, _TOGETHER = 64, 1 << 17
 # Entries that are exchanged for others: the rejected ones of most leverage, so many of a row, in so many rounds. One is
 # tried if no more than five kept entries say what it does.
 _EXCHANGED, _ROUNDS, LEVERAGE = 6, 3, 0.2
@@ -31,18 +31,15 @@ def refit_rows(
 ) -> tuple[Any, Any]:
     """Return coefficients of each row, (n1, r), and which rows became better, (n1,).
 
-    Rows of which the majority is explained have no other fit: two fits share fewer entries than there are components.
-    The others have three starts: the present coefficients, least absolute deviations, and the best of many minimal
-    subsets (RANSAC). The fit that `costs` least, and so explains most, is taken. At last, rejected entries are
-    exchanged for those that stand against them (`exchanged_rows`).
+    Rows that reject entries have three starts: the present coefficients, least absolute deviations, and the best of
+    many minimal subsets (RANSAC). The fit that `costs` least, and so explains most, is taken. At last, rejected entries
+    are exchanged for those that stand against them (`exchanged_rows`).
     """
-    entries, kept = observed.sum(axis=1), np.sum(observed & (np.abs(Y - L @ R.T) <= cutoff), axis=1)
+    rows = np.flatnonzero((observed & (np.abs(Y - L @ R.T) > cutoff)).any(axis=1))
     best, better = L.copy(), np.zeros(len(L), bool)
-    for some, refit in (((2 * kept < entries + R.shape[1]), _restarted_rows), (True, exchanged_rows)):
-        rows = np.flatnonzero((kept < entries) & some)
-        if len(rows):
-            best[rows], improved = refit(Y[rows], observed[rows], R, best[rows], cutoff)
-            better[rows] |= improved
+    for refit in (_restarted_rows, exchanged_rows) if len(rows) else ():
+        best[rows], improved = refit(Y[rows], observed[rows], R, best[rows], cutoff)
+        better[rows] |= improved
     return best, better
 
 

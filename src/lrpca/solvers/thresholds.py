@@ -32,11 +32,11 @@ _GAUSSIAN_TAILS = ((3.0, 2.7e-3), (4.0, 6.3e-5))
 _BY_CHANCE = 3.0
 _MOST_FITTED = 0.5
 # Passes with the refined cutoff, at most: on real data they would wander on.
-_REFINED_PASSES = 8
+_REFINED_PASSES = 10
 # A noise floor does not fall by this much.
 _COLLAPSED = 0.5
 # Refitted rows are right to this part of a typical entry.
-_REFITTED = 1e-7
+_REFITTED = 1e-12
 # ζ has settled when it falls by less than a fifth.
 _SETTLED = 0.8
 
