@@ -64,3 +64,11 @@ def test_rows_with_too_few_entries_are_left() -> None:
     found = minimal_subset_rows(Y * observed, observed, R, CUTOFF)
     assert not found[:12].any()
     assert np.abs(found[12:] - L[12:]).max() < 0.2
+
+
+@pytest.mark.filterwarnings("error")
+def test_empty_rows_and_huge_values_do_not_overflow() -> None:
+    Y, observed, L, R = rows_with_outliers(0.2)
+    Y[0], Y[1, 3] = 0, 1e37
+    fresh, _ = refit_rows(Y, observed, R, np.full_like(L, 1e10), CUTOFF)
+    assert np.abs(fresh[0]).max() < 1e-6 and np.abs(fresh[1:] - L[1:]).max() < 0.2

@@ -119,7 +119,8 @@ def costs(
     D = np.minimum(np.abs(Y - L @ R.T) / max(cutoff, 1e-150), _GROSS)
     there = np.sum(observed * np.abs(Y) ** 2, axis=1) / np.maximum(observed.sum(axis=1), 1)
     fitted = np.sum((L @ (R.T @ R.conj())) * L.conj(), axis=-1).real / len(R)
-    price = 0.5 * R.shape[1] * np.log1p(fitted / np.maximum(there, 1e-300))
+    there = np.maximum(there, 1e-300)
+    price = 0.5 * R.shape[1] * (np.log(there + fitted) - np.log(there))
     return 0.5 * np.sum(observed * np.log1p(D * D), axis=-1) + price
 
 

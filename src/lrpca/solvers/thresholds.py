@@ -35,8 +35,6 @@ _MOST_FITTED = 0.5
 _REFINED_PASSES = 10
 # A noise floor does not fall by this much.
 _COLLAPSED = 0.5
-# Refitted rows are right to this part of a typical entry.
-_REFITTED = 1e-12
 # ζ has settled when it falls by less than a fifth.
 _SETTLED = 0.8
 
@@ -127,10 +125,6 @@ class AdaptiveThresholds:
         """Let the thresholds fall anew, from this one."""
         self._last, self._factor, self.refined_passes = max(threshold, self.least), 1.0, 0
         self._restarted_once = False
-
-    def loosen(self) -> None:
-        """Let the next threshold be no lower than the accuracy of refitted rows."""
-        self._last = max(self._last, _REFITTED * self.typical)
 
     def restart_once(self) -> None:
         """Let the thresholds fall anew, since the noise floor collapsed: once, or a run could go in circles."""

@@ -145,8 +145,6 @@ class Checks:
         reads = self._matrix.reads
         asked = *candidate.factors, candidate.result, self._counts, self._thresholds.cutoff
         better = refit_low_inlier_rows(self._matrix, *asked, exact=exact)  # changed in place
-        if better:
-            self._thresholds.loosen()
         candidate.parts.known_values = None
         self._refits += self._matrix.reads > reads
         # Rows of weight 0 are no reason to continue.
